@@ -1,0 +1,1 @@
+"""Measures, significance, hybrid runs and the report: reads runs and judgments, knows neither JAX nor models."""

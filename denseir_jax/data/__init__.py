@@ -1,0 +1,1 @@
+"""From text on disk to rows of token ids: readers, tokenizer, token store, row sources. Imports no JAX."""

@@ -1,0 +1,132 @@
+"""BM25 by bm25s, scored as Lucene does (Robertson & Zaragoza 2009, equation 3.15 without the constant k1 + 1)."""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from denseir_jax.core import artifacts
+from denseir_jax.core.console import Meter, progress
+from denseir_jax.core.errors import InputError
+from denseir_jax.data.records import Passage, Ranking
+from denseir_jax.search.embeddings import read_ids, write_ids
+
+_WORD = re.compile(r"\w+")
+_FACTS, _IDS = "bm25.json", "ids.txt"
+# Lucene's EnglishAnalyzer list.
+ENGLISH = frozenset(("a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with"))
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bm25Config:
+    """k1 and b as in Anserini's defaults for passages; words are ``\\w+`` of the lower-cased text, not stemmed.
+
+    Attributes:
+        use_title: whether a passage's title is put before its text.
+    """
+
+    k1: float = 0.9
+    b: float = 0.4
+    stop_words: Literal["english", "none"] = "english"
+    use_title: bool = True
+
+    def __post_init__(self) -> None:
+        if self.k1 < 0 or not 0 <= self.b <= 1:
+            raise ValueError(f"k1={self.k1} must not be negative and b={self.b} must be in [0, 1]")
+
+    def words(self, text: str) -> list[str]:
+        """The words of a text that count."""
+        stop = ENGLISH if self.stop_words == "english" else frozenset()
+        return [word for word in _WORD.findall(text.lower()) if word not in stop]
+
+
+class Bm25:
+    """An inverted index over passages.
+
+    Rankings: score descending, equal scores in corpus order; a passage that shares no word with the query is no result.
+
+    Attributes:
+        ids: passage ids in corpus order. config: the settings it was built with.
+    """
+
+    def __init__(self, library: Any, ids: Sequence[str], config: Bm25Config):
+        self._library, self.ids, self.config = library, list(ids), config
+        self._row: dict[str, int] | None = None
+
+    @classmethod
+    def build(cls, passages: Iterable[Passage], config: Bm25Config) -> "Bm25":
+        """Index all passages; about 8 bytes a word are held while it is built.
+
+        Raises:
+            InputError: there is no passage, or not one word in any.
+        """
+        bm25s = _bm25s()
+        vocabulary: dict[str, int] = {}
+        ids, documents = [], []
+        for passage in progress(passages, "bm25: reading", None, "passages"):
+            ids.append(passage.id)
+            words = config.words(f"{passage.title} {passage.text}" if config.use_title else passage.text)
+            documents.append([vocabulary.setdefault(word, len(vocabulary)) for word in words])
+        if not vocabulary:
+            raise InputError(f"bm25: {len(ids):,} passages without a single word; nothing to index")
+        library = bm25s.BM25(method="lucene", k1=config.k1, b=config.b)
+        library.index((documents, vocabulary), show_progress=False)
+        return cls(library, ids, config)
+
+    def scores(self, query: str) -> Float[np.ndarray, " n"]:
+        """Scores of all passages, in corpus order; a word asked twice counts twice."""
+        words = self._library.get_tokens_ids(self.config.words(query))
+        if not words:
+            return np.zeros(len(self.ids), np.float32)
+        return np.asarray(self._library.get_scores_from_ids(words), np.float32)
+
+    def search(self, queries: Mapping[str, str], k: int) -> Ranking:
+        """The k best passages of each query (id -> text); fewer where fewer share a word with it."""
+        found: Ranking = {}
+        with Meter("bm25: searching", len(queries), "queries") as meter:
+            for query_id, text in queries.items():
+                found[query_id] = self._best(self.scores(text), k)
+                meter.advance()
+        return found
+
+    def score_of(self, query: str, passage_ids: Sequence[str]) -> list[float]:
+        """Scores of named passages; one that is not indexed has nan."""
+        if self._row is None:
+            self._row = {item: row for row, item in enumerate(self.ids)}
+        scores = self.scores(query)
+        return [float(scores[self._row[item]]) if item in self._row else float("nan") for item in passage_ids]
+
+    def _best(self, scores: np.ndarray, k: int) -> list[tuple[str, float]]:
+        rows = np.flatnonzero(scores > 0)
+        if len(rows) > k:  # all that reach the k-th score, so that equals at the edge are cut by row, not by chance
+            rows = rows[scores[rows] >= np.partition(scores[rows], -k)[-k]]
+        order = np.argsort(-scores[rows], kind="stable")[:k]
+        return [(self.ids[row], float(scores[row])) for row in rows[order]]
+
+    def save(self, folder: Path) -> None:
+        """Write the index whole or not at all."""
+        with artifacts.new_folder(folder.absolute()) as temporary:
+            self._library.save(str(temporary), show_progress=False)
+            write_ids(temporary / _IDS, self.ids)
+            artifacts.write_json(temporary / _FACTS, dataclasses.asdict(self.config))
+
+    @classmethod
+    def load(cls, folder: Path) -> "Bm25":
+        """Read what `save` wrote, memory-mapped.
+
+        Raises:
+            InputError: no index there.
+        """
+        config = Bm25Config(**artifacts.read_json(folder / _FACTS))
+        return cls(_bm25s().BM25.load(str(folder), mmap=True, show_progress=False), read_ids(folder / _IDS), config)
+
+
+def _bm25s() -> Any:
+    import bm25s  # on first use: importing it touches a JAX device
+
+    return bm25s

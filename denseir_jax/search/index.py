@@ -1,0 +1,133 @@
+"""Nearest vectors: the protocol that every index keeps, and the exact one (device matmul + top-k)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from denseir_jax.core.errors import InputError
+from denseir_jax.data.records import Ranking
+from denseir_jax.search.devices import rows_over_devices
+from denseir_jax.search.embeddings import Embeddings
+
+Similarity = Literal["dot", "cosine"]
+Found = tuple[Float[np.ndarray, "q k"], Int[np.ndarray, "q k"]]
+
+
+@runtime_checkable
+class Index(Protocol):
+    """Scores descending and their rows, k = min(asked, n) columns.
+
+    Where a query has fewer results, the rest of its line is row -1 with score -inf: never a made-up document.
+
+    Attributes:
+        n: rows indexed. facts: how it was built, for manifests ("kind", and for approximate ones "recall").
+    """
+
+    n: int
+    facts: Mapping[str, Any]
+
+    def search(self, queries: Float[np.ndarray, "q d"], k: int) -> Found:
+        """float32 scores [q, k] and int64 rows [q, k]; InputError for a query vector that is NaN or Inf."""
+        ...
+
+
+def unit(vectors: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
+    """Rows divided by their length; a zero row stays zero, so that its cosine with anything is 0."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(vectors.dtype)
+
+
+def check_queries(queries: Float[np.ndarray, "q d"], dimension: int, similarity: Similarity) -> Float[np.ndarray, "q d"]:
+    """Queries as float32, of length 1 for cosine.
+
+    Raises:
+        InputError: another dimension than the index, or NaN or Inf among them.
+    """
+    if queries.shape[1] != dimension:
+        raise InputError(f"query vectors have {queries.shape[1]} dimensions, the index {dimension}")
+    queries = np.ascontiguousarray(queries, np.float32)
+    bad = np.flatnonzero(~np.isfinite(queries).all(axis=1))
+    if len(bad):
+        raise InputError(f"query vector {bad[0]} is not finite (NaN or Inf), one of {len(bad)} such")
+    return unit(queries) if similarity == "cosine" else queries
+
+
+class ExactIndex:
+    """Every score computed in float32, in blocks of the corpus merged by top-k: memory does not grow with the corpus.
+
+    Equal scores are ordered by row, ascending. Queries are split over the local devices.
+
+    Args:
+        vectors: the corpus. similarity: dot, or cosine (both sides of length 1).
+        block_rows, query_rows: sizes of one matmul; block_rows x query_rows x 4 bytes of scores exist at once.
+    """
+
+    def __init__(
+        self,
+        vectors: Embeddings,
+        similarity: Similarity,
+        block_rows: int = 16384,
+        query_rows: int = 512,
+        note: str = "every score computed",
+    ):
+        self.vectors, self.similarity, self.n = vectors, similarity, vectors.n
+        self.block_rows, self.query_rows = min(block_rows, _power_of_two(vectors.n)), query_rows
+        self.facts: Mapping[str, Any] = {"kind": "exact", "note": note, "n": self.n}
+
+    def search(self, queries: Float[np.ndarray, "q d"], k: int) -> Found:
+        """As `Index.search`; every line is full."""
+        queries = check_queries(queries, self.vectors.dimension, self.similarity)
+        k = min(k, self.n)
+        if k < 1 or not len(queries):
+            return np.zeros((len(queries), max(k, 0)), np.float32), np.zeros((len(queries), max(k, 0)), np.int64)
+        split, whole, devices = rows_over_devices()
+        size = -(-min(self.query_rows, _power_of_two(len(queries))) // devices) * devices
+        padded = np.zeros((-(-len(queries) // size) * size, queries.shape[1]), np.float32)
+        padded[: len(queries)] = queries
+        chunks = [jax.device_put(padded[i : i + size], split) for i in range(0, len(padded), size)]
+        nothing = np.full((size, k), -np.inf, np.float32), np.full((size, k), -1, np.int32)
+        best = [jax.device_put(nothing, split)] * len(chunks)
+        for start, block in self.vectors.blocks(self.block_rows):
+            rows = np.zeros((self.block_rows, block.shape[1]), np.float32)
+            rows[: len(block)] = unit(block) if self.similarity == "cosine" else block
+            device_rows = jax.device_put(rows, whole)
+            best = [_merge(chunk, device_rows, start, len(block), *found) for chunk, found in zip(chunks, best, strict=True)]
+        scores = np.concatenate([np.asarray(found[0]) for found in best])[: len(queries)]
+        return scores, np.concatenate([np.asarray(found[1]) for found in best])[: len(queries)].astype(np.int64)
+
+
+@jax.jit
+def _merge(
+    queries: Float[Array, "q d"],
+    block: Float[Array, "m d"],
+    start: Int[Array, ""],
+    valid: Int[Array, ""],
+    scores: Float[Array, "q k"],
+    rows: Int[Array, "q k"],
+) -> tuple[Float[Array, "q k"], Int[Array, "q k"]]:
+    """Top-k of what was found before and of one block. Earlier rows stand first, and top_k keeps the first of equals."""
+    new = jnp.einsum("qd,md->qm", queries, block, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32)
+    column = jnp.arange(block.shape[0], dtype=jnp.int32)
+    new = jnp.where(column < valid, new, -jnp.inf)
+    everything = jnp.concatenate([scores, new], axis=1)
+    everywhere = jnp.concatenate([rows, jnp.broadcast_to(column + start, new.shape)], axis=1)
+    top, position = jax.lax.top_k(everything, scores.shape[1])
+    return top, jnp.take_along_axis(everywhere, position, axis=1)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def to_ranking(
+    query_ids: Sequence[str], document_ids: Sequence[str], scores: Float[np.ndarray, "q k"], rows: Int[np.ndarray, "q k"]
+) -> Ranking:
+    """Query id -> [(document id, score)], best first; the empty places of short lines are left out."""
+    return {
+        query: [(document_ids[row], float(score)) for row, score in zip(line, values, strict=True) if row >= 0]
+        for query, line, values in zip(query_ids, rows, scores, strict=True)
+    }

@@ -1,0 +1,195 @@
+"""ScaNN behind the `Index` protocol: a tree over asymmetric hashes, exact rescoring, and a recall that was measured.
+
+What the library does silently is caught here: lines padded with document 0 and a NaN score where the probed leaves
+hold too few points; NaN vectors accepted; results cut at the rescoring count; saved folders tied to their path.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from denseir_jax.core import artifacts
+from denseir_jax.core.console import say
+from denseir_jax.core.errors import InputError
+from denseir_jax.search.embeddings import Embeddings
+from denseir_jax.search.index import ExactIndex, Found, Index, Similarity, check_queries, unit
+
+FACTS = "index.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class ScannConfig:
+    """How the tree is built and how far it is searched.
+
+    Attributes:
+        min_points: smaller corpora are searched exactly. Below about 2,000 a whole scan costs less than a tree saves,
+            and leaves of fewer than about 45 points cannot fill a list of 100 results.
+        leaves: number of leaves; 0: the square root of the corpus size, which balances choosing leaves and reading them.
+        recall: leaves and candidates are added until recall@k against exact search, over a sample, is at least this.
+        sample: queries in that sample. threshold: anisotropic quantisation (Guo et al. 2020, section 3.2).
+    """
+
+    min_points: int = 2000
+    leaves: int = 0
+    recall: float = 0.95
+    sample: int = 200
+    threshold: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.min_points < 16:
+            raise ValueError(f"min_points={self.min_points}: hashing needs at least 16 points")
+        if not 0 < self.recall <= 1 or self.sample < 1 or self.leaves < 0:
+            raise ValueError(f"recall={self.recall} must be in (0, 1], sample={self.sample} positive, leaves={self.leaves} not negative")
+
+
+class ScannIndex:
+    """A built searcher and the breadth at which it is searched.
+
+    Attributes:
+        n: rows. facts: kind, recall, k it was measured at, leaves, leaves_to_search, candidates, vectors' hash.
+    """
+
+    def __init__(self, searcher: Any, facts: Mapping[str, Any]):
+        self._searcher, self.n = searcher, int(facts["n"])
+        self.facts: Mapping[str, Any] = dict(facts)
+
+    def search(self, queries: Float[np.ndarray, "q d"], k: int) -> Found:
+        """As `Index.search`; a line is short where the probed leaves held fewer than k points."""
+        queries = check_queries(queries, self.facts["dimension"], self.facts["similarity"])
+        return _search(self._searcher, queries, min(k, self.n), self.facts["leaves_to_search"], self.facts["candidates"], self.n)
+
+    def save(self, folder: Path) -> None:
+        """Write a folder that can be moved or copied anywhere."""
+        with artifacts.new_folder(folder.absolute()) as temporary:
+            self._searcher.serialize(str(temporary), relative_path=True)
+            artifacts.write_json(temporary / FACTS, self.facts)
+
+    @classmethod
+    def load(cls, folder: Path) -> "ScannIndex":
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: no index there, or it cannot be read.
+        """
+        facts = artifacts.read_json(folder / FACTS)
+        try:
+            return cls(_scann().load_searcher(str(folder.absolute())), facts)
+        except (RuntimeError, ValueError, OSError) as error:
+            raise InputError(f"the ScaNN index in {folder} cannot be read: {error}") from None
+
+
+def open_or_build(
+    folder: Path, vectors: Embeddings, similarity: Similarity, queries: Float[np.ndarray, "q d"], k: int, config: ScannConfig, seed: int
+) -> Index:
+    """The index kept in `folder`, or a new one built from `vectors` and saved there. Small corpora get an `ExactIndex`.
+
+    Builds are not deterministic, so an index is kept and used again, never rebuilt to reproduce something.
+
+    Args:
+        queries: what recall@k is measured on (a seeded sample of them).
+    Raises:
+        InputError: the folder holds an index of other vectors; ScaNN is not installed; a vector is NaN or Inf.
+    """
+    if vectors.n < config.min_points:
+        note = f"{vectors.n:,} documents, fewer than min_points={config.min_points:,}"
+        say(f"index: {note}: exact search instead of ScaNN")
+        return ExactIndex(vectors, similarity, note=note)
+    if (folder / FACTS).exists():
+        index = ScannIndex.load(folder)
+        if index.facts["vectors_sha256"] != vectors.sha256 or index.facts["similarity"] != similarity:
+            raise InputError(f"the index in {folder} was built from other vectors; remove it or use another folder")
+        say(f"index: using the one in {folder} (recall@{index.facts['k']} {index.facts['recall']:.3f})")
+        return index
+    index = build(vectors, similarity, queries, k, config, seed)
+    index.save(folder)
+    return index
+
+
+def build(
+    vectors: Embeddings, similarity: Similarity, queries: Float[np.ndarray, "q d"], k: int, config: ScannConfig, seed: int
+) -> ScannIndex:
+    """Build in memory (the vectors as float32, once), then widen the search until the recall target is met."""
+    scann = _scann()
+    matrix = vectors.whole()
+    matrix = unit(matrix) if similarity == "cosine" else matrix
+    n, dimension = matrix.shape
+    leaves = min(config.leaves or max(round(math.sqrt(n)), 1), n // 16)
+    k = min(k, n)
+    say(f"index: building ScaNN over {n:,} x {dimension} vectors, {leaves} leaves")
+    searcher = (
+        scann.builder(matrix, k, "dot_product")
+        .tree(num_leaves=leaves, num_leaves_to_search=leaves, training_sample_size=min(n, 250_000))
+        .score_ah(2, anisotropic_quantization_threshold=config.threshold)
+        .reorder(min(n, 4 * k))
+        .build()
+    )
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(queries))[: config.sample])
+    sample = check_queries(queries[chosen], dimension, similarity)
+    exact, _ = ExactIndex(vectors, similarity).search(sample, k)
+    breadth = _widen(searcher, matrix, sample, exact, leaves, config.recall)
+    facts = {"kind": "scann", "n": n, "dimension": dimension, "similarity": similarity, "leaves": leaves, "k": k, "sample": len(sample)}
+    say(f"index: recall@{k} {breadth['recall']:.3f} with {breadth['leaves_to_search']} of {leaves} leaves")
+    return ScannIndex(searcher, {**facts, **breadth, "recall_target": config.recall, "vectors_sha256": vectors.sha256})
+
+
+def _widen(
+    searcher: Any, matrix: np.ndarray, sample: np.ndarray, exact: Float[np.ndarray, "q k"], leaves: int, target: float
+) -> dict[str, Any]:
+    """Double the leaves, then the rescored candidates, until recall suffices. All leaves, all candidates is exact."""
+    n, k = len(matrix), exact.shape[1]
+    probe, candidates = max(leaves // 16, 1), min(n, 4 * k)
+    while True:
+        _, rows = _search(searcher, sample, k, probe, candidates, n)
+        recall = _recall(matrix, sample, rows, exact)
+        if recall >= target or (probe == leaves and candidates == n):
+            return {"recall": recall, "leaves_to_search": probe, "candidates": candidates}
+        if probe < leaves:
+            probe = min(2 * probe, leaves)
+        else:
+            candidates = min(2 * candidates, n)
+
+
+def _recall(
+    matrix: Float[np.ndarray, "n d"], sample: Float[np.ndarray, "q d"], rows: Int[np.ndarray, "q k"], exact: Float[np.ndarray, "q k"]
+) -> float:
+    """Share of the exact top-k found. A row counts if its true score reaches the exact k-th: equals are interchangeable."""
+    worst = exact[:, -1:] - 1e-5 * np.maximum(np.abs(exact[:, -1:]), 1)
+    hits = 0
+    for query, line, bar in zip(sample, rows, worst, strict=True):
+        found = line[line >= 0]
+        hits += int((matrix[found] @ query >= bar).sum())
+    return hits / max(exact.size, 1)
+
+
+def _search(searcher: Any, queries: np.ndarray, k: int, probe: int, candidates: int, n: int) -> Found:
+    """Search and clean: a NaN score marks padding (row 0 with a true score is a result); lines are closed up."""
+    if not len(queries):
+        return np.zeros((0, k), np.float32), np.zeros((0, k), np.int64)
+    rows, scores = searcher.search_batched_parallel(
+        queries, final_num_neighbors=k, pre_reorder_num_neighbors=min(max(candidates, k), n), leaves_to_search=probe
+    )
+    rows, scores = np.asarray(rows, np.int64), np.asarray(scores, np.float32)
+    real = np.isfinite(scores) & (rows < n)
+    rows, scores = np.where(real, rows, -1), np.where(real, scores, -np.inf)
+    order = np.lexsort((rows, -scores))  # equal scores by row, as in exact search; padding last
+    rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
+    missing = ((0, 0), (0, k - rows.shape[1]))
+    return np.pad(scores, missing, constant_values=-np.inf), np.pad(rows, missing, constant_values=-1)
+
+
+def _scann() -> Any:
+    """The library, imported on first use: there is none for macOS or Windows.
+
+    Raises:
+        InputError: it is not installed; says what to use instead.
+    """
+    try:
+        from scann.scann_ops.py import scann_ops_pybind
+    except ImportError as error:
+        raise InputError(f"ScaNN cannot be imported here ({error}): it exists for Linux only; use index=exact") from None
+    return scann_ops_pybind

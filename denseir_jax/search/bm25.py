@@ -1,6 +1,7 @@
 """BM25 by bm25s, scored as Lucene does (Robertson & Zaragoza 2009, equation 3.15 without the constant k1 + 1)."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,9 +18,11 @@ from denseir_jax.search.embeddings import read_ids, write_ids
 
 _WORD = re.compile(r"\w+")
 _FACTS, _IDS = "bm25.json", "ids.txt"
-# Lucene's EnglishAnalyzer list.
-ENGLISH = frozenset(("a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with"))
-)
+# The list of Lucene's EnglishAnalyzer.
+_STOP_WORDS = """
+a an and are as at be but by for if in into is it no not of on or
+such that the their then there these they this to was will with
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Bm25Config:
 
     def words(self, text: str) -> list[str]:
         """The words of a text that count."""
-        stop = ENGLISH if self.stop_words == "english" else frozenset()
+        stop = _stop_words() if self.stop_words == "english" else frozenset()
         return [word for word in _WORD.findall(text.lower()) if word not in stop]
 
 
@@ -124,6 +127,11 @@ class Bm25:
         """
         config = Bm25Config(**artifacts.read_json(folder / _FACTS))
         return cls(_bm25s().BM25.load(str(folder), mmap=True, show_progress=False), read_ids(folder / _IDS), config)
+
+
+@functools.cache
+def _stop_words() -> frozenset[str]:
+    return frozenset(_STOP_WORDS.split())
 
 
 def _bm25s() -> Any:

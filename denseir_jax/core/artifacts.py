@@ -1,0 +1,293 @@
+"""The run folder: what a stage leaves on disk appears whole or not at all, and says what made it.
+
+A run folder holds ``config.json`` (resolved, with versions), ``events.jsonl``, ``metrics.json``, the stage's artifacts,
+and, written last, ``manifest.json``: its presence means that the stage finished.
+"""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from denseir_jax.core import config as configs
+from denseir_jax.core.errors import InputError
+
+MANIFEST = "manifest.json"
+_PACKAGES = ("denseir_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers", "scann", "bm25s")
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all: temporary name, fsync, rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def write_text(path: Path, content: str) -> None:
+    """As `write_bytes`, in UTF-8."""
+    write_bytes(path, content.encode("utf-8"))
+
+
+def write_json(path: Path, content: Any) -> None:
+    """As `write_bytes`, for JSON with sorted keys, so that equal content gives equal bytes. NaN becomes null."""
+    write_text(path, json.dumps(finite(content), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """As `write_bytes`, for one .npy file."""
+    with new_file(path) as temporary, open(temporary, "wb") as stream:
+        np.save(stream, array)
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success it is synced and renamed to `path`, on failure removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb") as stream:
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty temporary folder beside `path`; on success it takes the place of `path`, on failure it is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in temporary.rglob("*"):
+            if file.is_file():
+                with open(file, "rb") as stream:
+                    os.fsync(stream.fileno())
+        if path.exists():
+            shutil.rmtree(path)
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in `folder` durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        InputError: it does not exist or is not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path} cannot be read as JSON: {error}") from None
+
+
+def text_sha256(content: str) -> str:
+    """Hash of a text's UTF-8 bytes."""
+    return hashlib.sha256(content.encode("utf-8")).hexdigest()
+
+
+def json_sha256(content: Any) -> str:
+    """Hash of JSON-like content, keys in a fixed order."""
+    return text_sha256(json.dumps(finite(content), sort_keys=True, ensure_ascii=False))
+
+
+def file_sha256(path: Path) -> str:
+    """Hash of a file's bytes."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def arrays_sha256(arrays: Mapping[str, np.ndarray]) -> str:
+    """Hash over names, shapes, dtypes and bytes of arrays, in the order of their names."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name}\0{array.shape}\0{array.dtype}\0".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def content_sha256(path: Path) -> str:
+    """What identifies an input: a finished run's manifest hash, a file's hash, or a hash over a folder's files.
+
+    Raises:
+        InputError: nothing is there.
+    """
+    if (path / MANIFEST).exists():
+        return str(read_json(path / MANIFEST)["sha256"])
+    if path.is_file():
+        return file_sha256(path)
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        return json_sha256({str(file.relative_to(path)): file_sha256(file) for file in files})
+    raise InputError(f"{path} does not exist")
+
+
+def versions() -> dict[str, str]:
+    """Versions of this library and of what its numbers depend on."""
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for package in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+class Run:
+    """One run folder, held by one stage.
+
+    Attributes:
+        path: the folder. stage: its name ("pretrain"). config: the parsed config dataclass. primary: whether this
+        process writes (one of several does).
+    """
+
+    def __init__(self, path: Path, stage: str, config: Any, primary: bool = True):
+        self.path, self.stage, self.config, self.primary = Path(path).absolute(), stage, config, primary
+
+    def open(self, inputs: Mapping[str, str | Path], overwrite: bool = False) -> "Run":
+        """Take the folder: refuse one made by another config or from other inputs, or empty it if told to.
+
+        Args:
+            inputs: name -> path (hashed by `content_sha256`) or text (``sha256:...`` taken as it is).
+            overwrite: empty the folder first if it differs.
+        Raises:
+            InputError: the folder belongs to another config (the differing keys are named), input, or stage.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"workdir {self.path} is a file; expected a folder")
+        self.inputs = {name: _identify(value) for name, value in inputs.items()}
+        differing = self._differences()
+        if differing and not overwrite:
+            raise InputError(f"workdir {self.path} was made {differing}; choose another --workdir, or pass --overwrite to replace it")
+        if differing and self.primary:
+            for child in self.path.iterdir():
+                shutil.rmtree(child) if child.is_dir() else child.unlink()
+        if self.primary:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_json(self.path / "config.json", self._record())
+        return self
+
+    def _record(self) -> dict[str, Any]:
+        return {
+            "stage": self.stage,
+            "config": configs.plain(self.config),
+            "identity": configs.identity(self.config),
+            "inputs": self.inputs,
+            "versions": versions(),
+        }
+
+    def _differences(self) -> str:
+        """What in the folder does not match, in words; empty when it is new or matches."""
+        if not (self.path / "config.json").exists():
+            foreign = self.path.is_dir() and [c.name for c in self.path.iterdir() if not c.name.startswith(".")]
+            return f"by something else (it holds {', '.join(sorted(foreign)[:3])} but no config.json)" if foreign else ""
+        old = read_json(self.path / "config.json")
+        if old.get("stage") != self.stage:
+            return f"by the stage {old.get('stage')!r}, not {self.stage!r}"
+        before, now = old.get("identity", {}), json.loads(json.dumps(finite(configs.identity(self.config))))
+        keys = sorted(key for key in {**before, **now} if before.get(key) != now.get(key))
+        if keys:
+            shown = ", ".join(f"{key}: {before.get(key)!r} there, {now.get(key)!r} here" for key in keys[:4])
+            return f"by another config ({shown}{f' and {len(keys) - 4} more keys' if len(keys) > 4 else ''})"
+        stale = sorted(
+            name for name in {**self.inputs, **old.get("inputs", {})} if self.inputs.get(name) != old.get("inputs", {}).get(name)
+        )
+        return f"from other inputs ({', '.join(stale)} changed since)" if stale else ""
+
+    def finished(self) -> dict[str, Any] | None:
+        """The metrics of a finished run, or None."""
+        if not (self.path / MANIFEST).exists():
+            return None
+        metrics: dict[str, Any] = read_json(self.path / "metrics.json")
+        return metrics
+
+    def finish(self, metrics: Mapping[str, Any], outputs: Iterable[str] = (), **facts: Any) -> None:
+        """Write ``metrics.json``, then ``manifest.json`` last: from here on the stage is finished.
+
+        Args:
+            metrics: the stage's figures. outputs: artifact paths within the folder, hashed into the manifest.
+            facts: more for the manifest (counts, recall, template ...).
+        """
+        if not self.primary:
+            return
+        write_json(self.path / "metrics.json", metrics)
+        hashes = {name: content_sha256(self.path / name) for name in sorted(outputs)}
+        manifest = {
+            "stage": self.stage,
+            "identity": configs.identity(self.config),
+            "inputs": self.inputs,
+            "outputs": hashes,
+            "versions": versions(),
+            "command": sys.argv,
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            **facts,
+        }
+        # What later stages compare: what was made and how, not when or by which command line.
+        manifest["sha256"] = json_sha256([self.stage, manifest["identity"], self.inputs, hashes])
+        write_json(self.path / MANIFEST, manifest)
+
+
+def _identify(value: str | Path) -> str:
+    text = str(value)
+    return text if text.startswith("sha256:") else "sha256:" + content_sha256(Path(value))
+
+
+def finished_run(path: str | Path, stages: Iterable[str] = ()) -> dict[str, Any]:
+    """The manifest of a finished run folder.
+
+    Raises:
+        InputError: no folder, not finished, or made by a stage other than `stages`.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise InputError(f"run folder {folder} does not exist")
+    if not (folder / MANIFEST).exists():
+        raise InputError(f"run folder {folder} holds no {MANIFEST}: its stage has not finished")
+    manifest: dict[str, Any] = read_json(folder / MANIFEST)
+    wanted = tuple(stages)
+    if wanted and manifest["stage"] not in wanted:
+        raise InputError(f"run folder {folder} was made by the stage {manifest['stage']!r}; expected {' or '.join(wanted)}")
+    return manifest

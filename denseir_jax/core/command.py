@@ -1,0 +1,189 @@
+"""The command line that every stage shares: ``--config FILE.py[:ARG] --config.key=value --workdir DIR``.
+
+Exit codes: 0 done, 2 bad input or config (one line on standard error), 75 stopped by a signal after saving, 1 a fault
+of ours (with its traceback). The last line on standard output is one JSON object {"stage", "workdir", "metrics"}.
+"""
+
+import contextlib
+import dataclasses
+import io
+import json
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from absl import flags
+from ml_collections import config_dict, config_flags
+
+from denseir_jax.core import artifacts, config, console, signals
+from denseir_jax.core.artifacts import Run
+from denseir_jax.core.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAULT, EXIT_STOPPED, ConfigError, InputError, Stopped
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """One stage of the two rivers.
+
+    Attributes:
+        name: "pretrain". config: its frozen dataclass. run: does the work and calls ``run.finish``; returns metrics.
+        inputs: the artifacts that a config consumes, name -> path; hashed, recorded, and compared on a restart.
+        summary: one sentence for --help. start: called before anything is touched; returns this process's index.
+        complete: whether a finished folder needs no more work (training with more steps does).
+    """
+
+    name: str
+    config: type
+    run: Callable[[Run], Mapping[str, Any]]
+    inputs: Callable[[Any], Mapping[str, str | Path]]
+    summary: str
+    start: Callable[[], int] = lambda: 0
+    complete: Callable[[Run], bool] = lambda run: True
+
+
+def execute(stage: Stage, settings: Any, workdir: Path, overwrite: bool = False, process: int = 0) -> Mapping[str, Any]:
+    """Run a stage in its folder, or return its metrics at once if it already finished with this config and inputs."""
+    run = Run(workdir, stage.name, settings, primary=process == 0).open(stage.inputs(settings), overwrite)
+    metrics = run.finished()
+    if metrics is not None and stage.complete(run):
+        console.say(f"{stage.name}: already finished in {workdir}, skipped")
+        return metrics
+    if run.primary:
+        (run.path / artifacts.MANIFEST).unlink(missing_ok=True)
+    return stage.run(run)
+
+
+def main(stage: Stage) -> NoReturn:
+    """Parse the command line, execute the stage, exit with the code that says how it ended."""
+    sys.exit(run_command(stage, sys.argv))
+
+
+def run_command(stage: Stage, argv: Sequence[str]) -> int:
+    """As `main`, returning the exit code."""
+    try:
+        options = _parse_command_line(stage, argv)
+        if options is None:
+            return EXIT_DONE
+        settings: Any = config.parse(stage.config, options.config)
+        signals.listen()
+        metrics = execute(stage, settings, Path(options.workdir), options.overwrite, stage.start())
+    except InputError as error:
+        console.say(f"error: {error}")
+        return EXIT_BAD_INPUT
+    except Stopped as stop:
+        console.say(str(stop))
+        return EXIT_STOPPED
+    except Exception:
+        traceback.print_exc()
+        console.say("This is a fault of denseir_jax, not of your input; the lines above say where.")
+        return EXIT_FAULT
+    print(json.dumps({"stage": stage.name, "workdir": str(options.workdir), "metrics": artifacts.finite(metrics)}), flush=True)
+    return EXIT_DONE
+
+
+def _parse_command_line(stage: Stage, argv: Sequence[str]) -> flags.FlagValues | None:
+    options = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", None, "Recipe card FILE.py[:ARG]; override a key by --config.key=value.", flag_values=options)
+    flags.DEFINE_string("workdir", None, "Run folder: made if absent; the same command goes on where it stopped.", flag_values=options)
+    flags.DEFINE_bool("overwrite", False, "Empty the run folder first if another config or other inputs made it.", flag_values=options)
+    flags.DEFINE_bool("print_config", False, "Print the resolved config and stop.", flag_values=options)
+    usage = f"{stage.summary}\n\nusage: python launch/{stage.name}.py --config FILE.py[:ARG] --workdir DIR [--config.key=value ...]\n"
+    if any(word in ("--help", "-help", "-h", "--helpfull") for word in argv[1:]):
+        print(usage + options.get_help() + _keys(stage))
+        return None
+    _check_card_exists(argv)
+    rest = _parse_flags(options, argv)
+    if rest:
+        raise ConfigError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
+    if options.config is None:
+        raise ConfigError(
+            f"--config is missing: a recipe card, for example --config configs/.../FILE.py:ARG (see python launch/{stage.name}.py --help)"
+        )
+    if options.print_config:
+        print(json.dumps(config.plain(config.parse(stage.config, options.config)), indent=1))
+        return None
+    if options.workdir is None:
+        raise ConfigError("--workdir is missing: the folder that the run is written to")
+    return options
+
+
+def _keys(stage: Stage) -> str:
+    lines = ["\nTop-level config keys (--print_config shows all, with their values):"]
+    lines += [f"  --config.{field.name}" for field in dataclasses.fields(stage.config)]
+    return "\n".join(lines)
+
+
+def _parse_flags(options: flags.FlagValues, argv: Sequence[str]) -> list[str]:
+    """Parse; turn every way a flag or card can be wrong into one ConfigError."""
+    swallowed = io.StringIO()
+    saved, sys.argv = sys.argv, list(argv)  # config_flags looks for its overrides in sys.argv
+    try:
+        with contextlib.redirect_stderr(swallowed):
+            return list(options(list(argv))[1:])
+    except InputError:
+        raise
+    except flags.UnrecognizedFlagError as error:
+        known = ["config", "workdir", "overwrite", "print_config"]
+        raise ConfigError(config.unknown_key(f"--{error.flagname}", error.flagname, known).replace("config key", "flag")) from None
+    except (AttributeError, KeyError) as error:
+        raise ConfigError(_override_error(argv, error)) from None
+    except FileNotFoundError as error:
+        raise ConfigError(f"recipe card {error.filename} does not exist") from None
+    except (flags.Error, TypeError, ValueError, SyntaxError, ImportError) as error:
+        raise ConfigError(f"the command line or the recipe card cannot be used: {error}") from None
+    finally:
+        sys.argv = saved
+
+
+def _check_card_exists(argv: Sequence[str]) -> None:
+    words = _config_words(argv)
+    cards = [word.partition("=")[2] for word in words if word.startswith("--config=")]
+    cards += [words[i + 1] for i, word in enumerate(words[:-1]) if word == "--config"]
+    for card in cards:
+        if not Path(card.partition(":")[0]).is_file():
+            raise ConfigError(f"recipe card {card.partition(':')[0]!r} does not exist")
+
+
+def _override_error(argv: Sequence[str], error: Exception) -> str:
+    """Name the override that does not exist and the nearest key that does, by loading the card without overrides."""
+    bare = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", None, "", flag_values=bare)
+    words = _config_words(argv)
+    saved, sys.argv = sys.argv, ["", *[w for w in words if not w.startswith("--config.")]]
+    try:
+        bare(sys.argv)
+    except Exception:  # the card itself fails: its own message says more
+        return f"the recipe card fails: {error}"
+    finally:
+        sys.argv = saved
+    for word in words:
+        if word.startswith("--config."):
+            path = word[len("--config.") :].split("=")[0]
+            message = _unknown_in(bare.config, path)
+            if message:
+                return message
+    return f"the recipe card fails: {type(error).__name__}: {error}"
+
+
+def _config_words(argv: Sequence[str]) -> list[str]:
+    words, take = [], False
+    for word in argv[1:]:
+        if word.startswith(("--config", "-config")):
+            words.append(word.replace("-config", "--config", 1) if word.startswith("-c") else word)
+            take = word in ("--config", "-config")
+        elif take:
+            words.append(word)
+            take = False
+    return words
+
+
+def _unknown_in(tree: Any, path: str) -> str:
+    node = tree
+    for part in path.split("."):
+        if not isinstance(node, config_dict.ConfigDict):
+            return f"unknown config key 'config.{path}': {part!r} is below a value, not a group"
+        if part not in node:
+            return config.unknown_key(f"config.{path}", part, list(node))
+        node = node[part]
+    return ""

@@ -1,0 +1,187 @@
+"""One config scheme: every room owns a frozen dataclass; recipe cards and the command line fill it.
+
+A recipe card builds the dataclass and returns ``card(it)``, an ml_collections ConfigDict that holds every key, so each
+can be overridden by ``--config.key=value``. ``parse`` turns it back into the dataclass and checks each key and type.
+"""
+
+import dataclasses
+import difflib
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, TypeVar, Union
+
+from ml_collections import config_dict
+
+from denseir_jax.core.errors import ConfigError
+
+T = TypeVar("T")
+_UNIONS = (Union, types.UnionType)
+
+
+def operational(default: Any) -> Any:
+    """A field that may differ when a run goes on: mesh, cadence, number of steps. Not part of a run's identity."""
+    return dataclasses.field(default=default, metadata={"operational": True})
+
+
+def operational_group(factory: Callable[[], Any]) -> Any:
+    """As `operational`, for a nested dataclass: every key under it may differ."""
+    return dataclasses.field(default_factory=factory, metadata={"operational": True})
+
+
+def chosen_by_name(registry: Callable[[], Mapping[str, type]], default: Any = dataclasses.MISSING, key: str = "name") -> Any:
+    """A field holding one (or a dict) of several dataclasses, told apart by their `key`; `registry` maps names to classes."""
+    metadata = {"registry": registry, "key": key}
+    if default is dataclasses.MISSING:
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def parse(cls: type[T], values: Mapping[str, Any] | config_dict.ConfigDict, path: str = "config") -> T:
+    """Build the frozen dataclass `cls` from a mapping (ConfigDict, dict from JSON).
+
+    Raises:
+        ConfigError: an unknown key (with the nearest known one), a wrong type, a missing key, or what the dataclass's
+            own ``__post_init__`` refuses (as ValueError).
+    """
+    if isinstance(values, config_dict.ConfigDict):
+        values = values.to_dict()
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(cls)
+    for key in values:
+        if key not in fields:
+            raise ConfigError(unknown_key(f"{path}.{key}", key, list(fields)))
+    arguments = {}
+    for name, field in fields.items():
+        if name in values:
+            arguments[name] = _field(field, hints[name], values[name], f"{path}.{name}")
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{path}.{name} is missing")
+    try:
+        return cls(**arguments)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def unknown_key(path: str, key: str, known: list[str]) -> str:
+    """The message for a key that does not exist, naming the nearest that does."""
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+    return f"unknown config key {path!r}: {hint}"
+
+
+def _field(field: Any, hint: Any, value: Any, path: str) -> Any:
+    registry = field.metadata.get("registry")
+    if registry is None:
+        return _value(hint, value, path)
+    classes, key = registry(), field.metadata["key"]
+    if typing.get_origin(hint) is dict:
+        return {name: _registered(classes, key, item, f"{path}.{name}") for name, item in value.items()}
+    return _registered(classes, key, value, path)
+
+
+def _value(hint: Any, value: Any, path: str) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in _UNIONS:
+        if value is None and type(None) in args:
+            return None
+        inner = [a for a in args if a is not type(None)]
+        return _value(inner[0], value, path)
+    if origin is Literal:
+        if value not in args:
+            near = difflib.get_close_matches(str(value), [str(a) for a in args], n=1, cutoff=0.4)
+            hint_text = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"{path}={value!r} is not one of {', '.join(map(repr, args))}{hint_text}")
+        return value
+    if origin is tuple:
+        items = _items(value) if isinstance(value, (str, tuple, list)) else [value]
+        return tuple(_value(args[0], item, f"{path}[{i}]") for i, item in enumerate(items))
+    if origin is dict:
+        return {key: _value(args[1], item, f"{path}.{key}") for key, item in value.items()}
+    if dataclasses.is_dataclass(hint):
+        return value if isinstance(value, hint) else parse(hint, value, path)  # type: ignore[arg-type]
+    return _scalar(hint, value, path)
+
+
+def _items(value: Any) -> list[Any]:
+    """A sequence from a tuple or from "a,b" as typed on a command line; commas inside brackets do not separate."""
+    out: list[Any] = []
+    for item in [value] if isinstance(value, str) else value:
+        out += [part for part in re.split(r",(?![^()\[\]]*[)\]])", item) if part] if isinstance(item, str) else [item]
+    return out
+
+
+def _registered(classes: Mapping[str, type], key: str, value: Any, path: str) -> Any:
+    if dataclasses.is_dataclass(value):
+        return value
+    name = value.get(key) if isinstance(value, Mapping) else None
+    if not isinstance(name, str) or name not in classes:
+        near = difflib.get_close_matches(str(name), list(classes), n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"{path}.{key}={name!r} is not one of {', '.join(sorted(classes))}{hint}")
+    return parse(classes[name], value, path)
+
+
+def _scalar(hint: Any, value: Any, path: str) -> Any:
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if hint is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if hint in (str, bool) and isinstance(value, hint):
+        return value
+    raise ConfigError(f"{path}={value!r} has the wrong type: expected {getattr(hint, '__name__', hint)}")
+
+
+def plain(config: Any) -> Any:
+    """The config as dicts, lists and scalars, ready for JSON."""
+    if dataclasses.is_dataclass(config):
+        return {f.name: plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    if isinstance(config, Mapping):
+        return {key: plain(value) for key, value in config.items()}
+    if isinstance(config, (tuple, list)):
+        return [plain(value) for value in config]
+    return config
+
+
+def card(config: Any) -> config_dict.ConfigDict:
+    """The dataclass as a ConfigDict with every key present, so that each can be overridden on the command line."""
+    out = config_dict.ConfigDict()
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        out[field.name] = _cell(hints[field.name], getattr(config, field.name))
+    return out
+
+
+def _cell(hint: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return card(value)
+    if isinstance(value, Mapping):
+        return config_dict.ConfigDict({key: _cell(None, item) for key, item in value.items()})
+    if typing.get_origin(hint) in _UNIONS:  # an optional scalar: typed, so that an override can fill and check it
+        inner = next(a for a in typing.get_args(hint) if a is not type(None))
+        if inner in (int, float, str, bool):
+            cell = config_dict.placeholder(inner)
+            cell.set(value)
+            return cell
+    return value
+
+
+def identity(config: Any) -> dict[str, Any]:
+    """The flat keys that make a run what it is: ``{"optimizer.lr": 1e-4, ...}`` without the operational ones."""
+    return dict(_flat(config, ""))
+
+
+def _flat(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    for field in dataclasses.fields(config):
+        if field.metadata.get("operational"):
+            continue
+        value = getattr(config, field.name)
+        name = f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(value):
+            yield from _flat(value, f"{name}.")
+        elif isinstance(value, Mapping) and any(dataclasses.is_dataclass(v) for v in value.values()):
+            for key, item in value.items():
+                yield from _flat(item, f"{name}.{key}.")
+        else:
+            yield name, plain(value)

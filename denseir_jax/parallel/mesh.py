@@ -1,0 +1,85 @@
+"""The device mesh: data x fsdp x tensor, over one process or many.
+
+Rows of a batch are split over ``data`` and ``fsdp``; parameters over ``fsdp`` and ``tensor`` (see sharding.py).
+"""
+
+import dataclasses
+import math
+import os
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from denseir_jax.core.config import operational
+from denseir_jax.core.errors import ConfigError, InputError
+
+AXES = ("data", "fsdp", "tensor")
+BATCH_AXES = ("data", "fsdp")
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """Devices along each axis; ``data=-1`` takes what the other two leave. All may differ when a run goes on."""
+
+    data: int = operational(-1)
+    fsdp: int = operational(1)
+    tensor: int = operational(1)
+
+    def __post_init__(self) -> None:
+        if self.fsdp < 1 or self.tensor < 1 or (self.data < 1 and self.data != -1):
+            raise ValueError(f"mesh axes must be positive (data may be -1): data={self.data}, fsdp={self.fsdp}, tensor={self.tensor}")
+
+
+def initialize() -> int:
+    """Join the other processes, if the environment names any, and return this process's index.
+
+    ``DENSEIR_COORDINATOR=host:port``, ``DENSEIR_PROCESSES=n``, ``DENSEIR_PROCESS_ID=i`` name them; on a TPU slice
+    ``DENSEIR_DISTRIBUTED=auto`` lets JAX find them. Call before anything touches a device.
+
+    Raises:
+        InputError: some of the three variables are set and others are not, or a number is not a number.
+    """
+    if os.environ.get("DENSEIR_DISTRIBUTED") == "auto":
+        jax.distributed.initialize()
+        return jax.process_index()
+    names = ("DENSEIR_COORDINATOR", "DENSEIR_PROCESSES", "DENSEIR_PROCESS_ID")
+    values = [os.environ.get(name) for name in names]
+    if not any(values):
+        return 0
+    coordinator, count, index = values
+    if not (coordinator and count and index and count.isdigit() and index.isdigit()):
+        raise InputError(f"{', '.join(names)} must be set together (host:port, number, number); got {values}")
+    jax.distributed.initialize(coordinator, int(count), int(index))
+    return int(index)
+
+
+def make(config: MeshConfig) -> Mesh:
+    """The mesh over all devices of all processes.
+
+    Raises:
+        ConfigError: the axes do not multiply to the number of devices.
+    """
+    devices = jax.device_count()
+    rest = config.fsdp * config.tensor
+    data = devices // rest if config.data == -1 else config.data
+    if data * rest != devices:
+        raise ConfigError(f"mesh data={config.data} x fsdp={config.fsdp} x tensor={config.tensor} does not cover {devices} devices exactly")
+    return jax.make_mesh((data, config.fsdp, config.tensor), AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def batch_shards(mesh: Mesh) -> int:
+    """Into how many parts the rows of a batch are split."""
+    return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows over the batch axes, everything else whole."""
+    return NamedSharding(mesh, P(BATCH_AXES))
+
+
+def check_batch(mesh: Mesh, batch_size: int, micro_batches: int) -> None:
+    """Raises ConfigError unless the global batch divides over the devices and the micro-batches, naming both numbers."""
+    shards = batch_shards(mesh)
+    if batch_size % (shards * micro_batches):
+        raise ConfigError(f"batch_size={batch_size} does not divide into {shards} device shards x {micro_batches} micro-batches")

@@ -1,0 +1,1 @@
+"""Stages, and recipes as resumable chains of them."""

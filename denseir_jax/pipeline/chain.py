@@ -1,0 +1,133 @@
+"""A recipe as a chain of stages, resumable: each link writes its own run folder under the pipeline's and is skipped when
+it already finished with the same config and the same inputs, by hash.
+
+Links speak of each other by name: ``@pretrain`` in any string of a link's config stands for that sibling's folder, and
+``@dataset``, ``@init_from`` for the pipeline's own top-level values. So a recipe is a config, not code.
+"""
+
+import dataclasses
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from denseir_jax.core import console, signals
+from denseir_jax.core.artifacts import Run
+from denseir_jax.core.command import Stage, execute
+from denseir_jax.core.config import chosen_by_name, identity
+from denseir_jax.core.errors import ConfigError
+from denseir_jax.parallel import mesh
+from denseir_jax.pipeline import stages
+
+_REFERENCE = re.compile(r"@(\w+)")
+_OWN = ("dataset", "init_from")
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelineConfig:
+    """A recipe.
+
+    Attributes:
+        dataset: source as format:path (corpus, queries, qrels). seed: given to every link. init_from: hf:DIR or run:DIR
+        to start from, where the recipe uses ``@init_from``. order: names of the links as they run. links: name -> the
+        config of a stage (its ``stage`` key names it).
+    """
+
+    dataset: str
+    order: tuple[str, ...]
+    links: dict[str, Any] = chosen_by_name(stages.config_registry, key="stage")
+    seed: int = 0
+    init_from: str | None = None
+
+    def __post_init__(self) -> None:
+        missing = [name for name in self.order if name not in self.links]
+        if missing:
+            raise ValueError(f"order names the link {missing[0]!r}, which is not among {', '.join(sorted(self.links))}")
+        clash = [name for name in self.links if name in _OWN]
+        if clash:
+            raise ValueError(f"a link may not be called {clash[0]!r}")
+        for place, name in enumerate(self.order):
+            for used in sorted(references(self.links[name]) - set(_OWN)):
+                if used not in self.order[:place]:
+                    raise ValueError(f"link {name!r} uses @{used}, which is not an earlier link")
+
+
+def references(config: Any) -> set[str]:
+    """The names that a link's config refers to."""
+    return {name for value in identity(config).values() for text in _texts(value) for name in _REFERENCE.findall(text)}
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [text for item in value.values() for text in _texts(item)]
+    return [text for item in value for text in _texts(item)] if isinstance(value, list) else []
+
+
+def resolved(config: Any, names: Mapping[str, str | None], seed: int) -> Any:
+    """The config with every reference replaced and every ``seed`` set. A string that is only a reference may become None."""
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, str):
+            whole = _REFERENCE.fullmatch(value)
+            if whole and whole[1] in names:
+                return names[whole[1]]
+            return _REFERENCE.sub(lambda m: names.get(m[1]) or m[0], value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return resolved(value, names, seed)
+        if isinstance(value, Mapping):
+            return {key: fill(item) for key, item in value.items()}
+        return tuple(fill(item) for item in value) if isinstance(value, tuple) else value
+
+    changes = {f.name: seed if f.name == "seed" else fill(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    return dataclasses.replace(config, **{name: value for name, value in changes.items() if value != getattr(config, name)})
+
+
+def run_pipeline(run: Run) -> Mapping[str, Any]:
+    """Run every link in order; returns the metrics of the last one and the seconds each took."""
+    config: PipelineConfig = run.config
+    names: dict[str, str | None] = {"dataset": config.dataset, "init_from": config.init_from}
+    metrics: Mapping[str, Any] = {}
+    seconds = {}
+    for number, name in enumerate(config.order, 1):
+        signals.check("finished links are kept")
+        stage = stages.by_config(config.links[name])
+        settings = resolved(config.links[name], names, config.seed)
+        console.say(f"[{number}/{len(config.order)}] {name} ({stage.name})")
+        before = time.monotonic()
+        metrics = execute_link(stage, settings, run.path / name, run.primary)
+        seconds[name] = round(time.monotonic() - before, 1)
+        names[name] = str(run.path / name)
+    done = {"links": list(config.order), "seconds": seconds, **dict(metrics)}
+    run.finish(done, outputs=config.order)
+    return done
+
+
+def execute_link(stage: Stage, settings: Any, folder: Path, primary: bool) -> Mapping[str, Any]:
+    """Run one link; what other inputs or another config made is made again."""
+    return execute(stage, settings, folder, overwrite=True, process=0 if primary else 1)
+
+
+def inputs(config: PipelineConfig) -> Mapping[str, str | Path]:
+    """A pipeline consumes what its links record; nothing of its own."""
+    if not config.dataset:
+        raise ConfigError("config.dataset is empty; expected format:path, for example --config.dataset=beir:FOLDER")
+    return {}
+
+
+def never_complete(run: Run) -> bool:
+    """A finished pipeline looks at each link again: it is they who know whether their inputs changed."""
+    return False
+
+
+stage = Stage(
+    name="pipeline",
+    config=PipelineConfig,
+    run=run_pipeline,
+    inputs=inputs,
+    summary="Run a whole recipe as a resumable chain of stages.",
+    start=mesh.initialize,
+    complete=never_complete,
+)

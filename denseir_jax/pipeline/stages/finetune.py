@@ -1,0 +1,88 @@
+"""Fine-tuning a retriever on queries and judged passages, with in-batch and hard negatives."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from denseir_jax.core import artifacts
+from denseir_jax.core.artifacts import Run
+from denseir_jax.core.command import Stage, execute
+from denseir_jax.core.config import operational
+from denseir_jax.core.errors import ConfigError
+from denseir_jax.data.lines import BadRows
+from denseir_jax.data.sources import read_dataset
+from denseir_jax.parallel import mesh
+from denseir_jax.pipeline.stages import mine, training
+from denseir_jax.train import probes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneConfig(training.TrainingConfig):
+    """One fine-tuning run.
+
+    Attributes:
+        dataset: source as format:path (corpus, queries, qrels). split: whose judgments train. training_set: a finished
+        mine run, else negatives are mined here as `mine` says (BM25 by default). probe_split: judged queries for the
+        probe, "" = passages' own halves.
+    """
+
+    stage: str = "finetune"
+    dataset: str = ""
+    split: str = "train"
+    training_set: str | None = None
+    mine: mine.MineConfig = dataclasses.field(default_factory=mine.MineConfig)
+    probe_split: str = operational("dev")
+    on_bad_row: Literal["error", "skip"] = "error"
+
+
+def run_finetune(run: Run) -> Mapping[str, Any]:
+    """Training set and tokens -> groups of one query and its passages -> objective -> parameters."""
+    config: FinetuneConfig = run.config
+    if not config.dataset:
+        raise ConfigError("config.dataset is empty; expected format:path, for example --config.dataset=beir:FOLDER")
+    parts = training.Parts.gather(run, config, config.dataset)
+    groups = open_training_set(run, config)
+    objective = config.objective.build(parts.context)
+    source = objective.rows(parts.store, groups, parts.tokenizer)
+    probe = make_probe(config, parts, objective) if config.cadence.probe else None
+    return training.train_and_export(run, parts, objective, source, probe, {"counts": {"queries": source.n_items}})
+
+
+def open_training_set(run: Run, config: FinetuneConfig) -> Path:
+    """The folder of a training set: the one named, or one mined under ``negatives/``."""
+    if config.training_set:
+        artifacts.finished_run(config.training_set, ("mine",))
+        return Path(config.training_set)
+    settings = dataclasses.replace(config.mine, dataset=config.dataset, split=config.split, seed=config.seed)
+    with training.first_process_first(run):
+        execute(mine.stage, settings, run.path / "negatives", process=0 if run.primary else 1)
+    return run.path / "negatives"
+
+
+def make_probe(config: FinetuneConfig, parts: training.Parts, objective: Any) -> probes.Probe:
+    """Judged queries of the probe split, or passages' own halves where it is empty."""
+    if config.probe_split:
+        dataset = read_dataset(config.dataset, BadRows(config.on_bad_row))
+        queries, qrels = dataset.queries(config.probe_split), dataset.qrels(config.probe_split)
+        task = probes.judged(parts.store, parts.tokenizer, queries, qrels, config.probe_size, config.seed)
+    else:
+        task = probes.halves(parts.store, parts.tokenizer, config.probe_size, config.seed)
+    return probes.Probe(task, objective.embed_query, objective.embed_passage)
+
+
+def inputs(config: FinetuneConfig) -> Mapping[str, str | Path]:
+    """Prepare run, training set and warm start, where they are named."""
+    found = training.tokens_inputs(config)
+    return {**found, "training_set": config.training_set} if config.training_set else found
+
+
+stage = Stage(
+    name="finetune",
+    config=FinetuneConfig,
+    run=run_finetune,
+    inputs=inputs,
+    summary="Fine-tune a retriever on judged queries, with in-batch and hard negatives.",
+    start=mesh.initialize,
+    complete=training.needs_more_steps,
+)

@@ -1,0 +1,49 @@
+"""Pre-training on a corpus alone, without labels."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from denseir_jax.core.artifacts import Run
+from denseir_jax.core.command import Stage
+from denseir_jax.parallel import mesh
+from denseir_jax.pipeline.stages import training
+from denseir_jax.train import probes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainConfig(training.TrainingConfig):
+    """One pre-training run. corpus: source as format:path, prepared under the run folder unless `tokens` is given."""
+
+    stage: str = "pretrain"
+    corpus: str = ""
+
+
+def run_pretrain(run: Run) -> Mapping[str, Any]:
+    """Tokens -> batches -> objective -> parameters."""
+    config: PretrainConfig = run.config
+    parts = training.Parts.gather(run, config, config.corpus)
+    objective = config.objective.build(parts.context)
+    source = objective.rows(parts.store)
+    probe = None
+    if config.cadence.probe:
+        task = probes.halves(parts.store, parts.tokenizer, config.probe_size, config.seed)
+        probe = probes.Probe(task, objective.embed_query, objective.embed_passage)
+    return training.train_and_export(run, parts, objective, source, probe, {"counts": {"rows": source.n_items}})
+
+
+def inputs(config: PretrainConfig) -> Mapping[str, str | Path]:
+    """A prepare run and a warm start, where they are named."""
+    return training.tokens_inputs(config)
+
+
+stage = Stage(
+    name="pretrain",
+    config=PretrainConfig,
+    run=run_pretrain,
+    inputs=inputs,
+    summary="Pre-train a text encoder on a corpus, without labels.",
+    start=mesh.initialize,
+    complete=training.needs_more_steps,
+)

@@ -1,0 +1,200 @@
+"""What pre-training and fine-tuning share: tokens, warm start, the loop, and what a training run leaves behind."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from denseir_jax.core import artifacts, console, failpoints
+from denseir_jax.core.artifacts import Run
+from denseir_jax.core.command import execute
+from denseir_jax.core.config import chosen_by_name, operational, operational_group, plain
+from denseir_jax.core.errors import InputError
+from denseir_jax.data.batches import RowSource
+from denseir_jax.data.tokenizer import Tokenizer
+from denseir_jax.data.tokens import TokenStore
+from denseir_jax.models.bert import EncoderConfig
+from denseir_jax.models.embedder import EmbedderConfig
+from denseir_jax.objectives.base import Context, Objective
+from denseir_jax.objectives.registry import registry
+from denseir_jax.parallel import mesh as meshes
+from denseir_jax.pipeline.stages import prepare
+from denseir_jax.search import retriever
+from denseir_jax.train import loop, warm_start
+from denseir_jax.train.optimizer import OptimizerConfig
+from denseir_jax.train.state import named, nested, on_host
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """What every training stage is told.
+
+    Attributes:
+        tokens: a finished prepare run; without it the corpus is prepared under the run folder as `prepare` says.
+        init_from: hf:DIR or run:DIR; its shape and tokenizer win over this config's. steps, batch_size (global), seed.
+        micro_batches: the batch is encoded in so many parts, with the same loss and gradients. probe_size: queries (or
+        passages, where there are no queries) in the retrieval probe.
+    """
+
+    tokens: str | None = None
+    init_from: str | None = None
+    steps: int = operational(1000)
+    batch_size: int = 128
+    seed: int = 0
+    micro_batches: int = operational(1)
+    objective: Any = chosen_by_name(registry)
+    encoder: EncoderConfig
+    embedder: EmbedderConfig = EmbedderConfig()
+    prepare: prepare.PrepareConfig = dataclasses.field(default_factory=prepare.PrepareConfig)
+    optimizer: OptimizerConfig = OptimizerConfig()
+    mesh: meshes.MeshConfig = operational_group(meshes.MeshConfig)
+    cadence: loop.Cadence = operational_group(loop.Cadence)
+    probe_size: int = operational(256)
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("batch_size", 1), ("micro_batches", 1), ("probe_size", 2)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least {least}")
+
+
+def tokens_inputs(config: TrainingConfig) -> dict[str, str | Path]:
+    """The artifacts that every training stage may consume: a finished prepare run, a warm start."""
+    found: dict[str, str | Path] = {}
+    if config.tokens:
+        found["tokens"] = config.tokens
+    if config.init_from:
+        found["init_from"] = warm_start.folder_of(config.init_from)
+    return found
+
+
+def open_tokens(run: Run, config: TrainingConfig, corpus: str) -> TokenStore:
+    """The token store named by the config, or one prepared here from the corpus (under ``prepare/``)."""
+    if config.tokens:
+        artifacts.finished_run(config.tokens, ("prepare",))
+        return TokenStore.open(Path(config.tokens))
+    if not corpus:
+        raise InputError("no text to train on: give the corpus as format:path, or config.tokens, a finished prepare run")
+    settings = dataclasses.replace(config.prepare, corpus=corpus)
+    if config.init_from and not settings.tokenizer:  # a warm start speaks its own tokenizer
+        settings = dataclasses.replace(settings, tokenizer=str(warm_start.folder_of(config.init_from)))
+    with first_process_first(run):
+        execute(prepare.stage, settings, run.path / "prepare", process=0 if run.primary else 1)
+    return TokenStore.open(run.path / "prepare")
+
+
+@contextlib.contextmanager
+def first_process_first(run: Run) -> Iterator[None]:
+    """Process 0 does the block while the others wait; then they do it and find it done."""
+    if jax.process_count() == 1:
+        yield
+        return
+    from jax.experimental import multihost_utils
+
+    if not run.primary:
+        multihost_utils.sync_global_devices("first process done")
+    yield
+    if run.primary:
+        multihost_utils.sync_global_devices("first process done")
+
+
+def context(config: TrainingConfig, store: TokenStore, tokenizer: Tokenizer, start: warm_start.WarmStart | None) -> Context:
+    """What objectives are built from; the warm start's shape wins over the card's, the tokenizer's vocabulary over both."""
+    encoder, embedder = config.encoder, config.embedder
+    if start is not None:
+        if start.tokenizer_sha256 != store.tokenizer_sha256:
+            raise InputError(
+                f"{start.origin} was trained with another tokenizer than these tokens; prepare them with --config.tokenizer={start.origin}"
+            )
+        shape = {f.name for f in dataclasses.fields(EncoderConfig)} - _OURS
+        encoder = dataclasses.replace(encoder, **{name: getattr(start.encoder, name) for name in shape})
+    encoder = dataclasses.replace(encoder, vocab_size=tokenizer.vocab_size)
+    longest = max(store.template.query_length, store.template.passage_length)
+    if longest > encoder.max_length:
+        raise InputError(f"the template's longest text is {longest} tokens; the encoder has {encoder.max_length} positions")
+    return Context(
+        encoder=encoder,
+        embedder=embedder,
+        cls_id=tokenizer.cls_id,
+        sep_id=tokenizer.sep_id,
+        pad_id=tokenizer.pad_id,
+        mask_id=tokenizer.mask_id,
+        vocab_size=tokenizer.vocab_size,
+        query_length=store.template.query_length,
+        passage_length=store.template.passage_length,
+        seed=config.seed,
+    )
+
+
+_OURS = {"dropout", "attention_dropout", "dtype", "scan", "remat", "init_std"}  # how we train, not what the model is
+
+
+def plan(config: TrainingConfig, best: str = "") -> loop.Plan:
+    """The loop's plan from a training stage's config."""
+    return loop.Plan(
+        config.steps, config.batch_size, config.seed, config.micro_batches, config.optimizer, config.mesh, config.cadence, best
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What a training stage has put together before the loop starts."""
+
+    store: TokenStore
+    tokenizer: Tokenizer
+    start: warm_start.WarmStart | None
+    context: Context
+
+    @staticmethod
+    def gather(run: Run, config: TrainingConfig, corpus: str) -> "Parts":
+        """Tokens, tokenizer, warm start and what they make of the encoder."""
+        store = open_tokens(run, config, corpus)
+        tokenizer = store.tokenizer()
+        start = warm_start.load(config.init_from)
+        return Parts(store, tokenizer, start, context(config, store, tokenizer, start))
+
+
+def train_and_export(
+    run: Run, parts: Parts, objective: Objective, source: RowSource, probe: loop.Probe | None, facts: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Run the loop, then write parameters, retriever and manifest; `facts` join the manifest."""
+    meta = {"template": plain(parts.store.template), "tokenizer_sha256": parts.store.tokenizer_sha256}
+    if run.primary:
+        parts.tokenizer.save(run.path / "tokenizer")
+    training = loop.Loop(run, objective, source, plan(run.config, best="RR@10"), probe, meta)
+    initial: dict[str, Any] = {}
+    if parts.start is not None:
+        shapes = jax.eval_shape(objective.init, jax.random.key(0))
+        initial = parts.start.for_model({name: leaf.shape for name, leaf in named(shapes).items()})
+    params, last = training.train(initial)
+    leaves = on_host(params)
+    failpoints.reach("export")
+    metrics = {"step": run.config.steps, "params_sha256": artifacts.arrays_sha256(leaves), **last}
+    if run.primary:
+        export(run, parts, objective, leaves)
+        outputs = (warm_start.PARAMS, *sorted(folder.name for folder in run.path.glob("encoder*") if folder.is_dir()))
+        shape = {"encoder": plain(parts.context.encoder), "embedder": plain(parts.context.embedder)}
+        run.finish(metrics, outputs, **shape, **meta, **facts)
+        console.say(f"{run.stage}: finished, parameters {metrics['params_sha256'][:12]} in {run.path}")
+    return metrics
+
+
+def export(run: Run, parts: Parts, objective: Objective, leaves: Mapping[str, Any]) -> None:
+    """Write all parameters, and the retriever alone: the towers that the objective names, without heads and decoders."""
+    warm_start.save_params(run.path, leaves)
+    retriever.save_retriever(
+        run.path,
+        towers=objective.towers(nested(dict(leaves))),
+        encoder=parts.context.encoder,
+        embedder=parts.context.embedder,
+        tokenizer=parts.tokenizer,
+        template=parts.store.template,
+        similarity=objective.similarity,
+    )
+
+
+def needs_more_steps(run: Run) -> bool:
+    """Whether a finished training run already has the steps that the config asks for."""
+    return bool(artifacts.read_json(run.path / "metrics.json")["step"] >= run.config.steps)

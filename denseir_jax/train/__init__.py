@@ -1,0 +1,1 @@
+"""One loop, one step maker, one checkpoint for every objective."""

@@ -1,0 +1,82 @@
+"""Checkpoints by orbax: the last few, and the best by a retrieval measure, each whole or absent.
+
+A checkpoint holds the state and a small ``meta`` record (step, data position, what the batches are made of). The
+position in the data is the step itself: row g of step s is item s * batch_size + g of a seeded order.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+from orbax.checkpoint import v1 as ocp
+
+from denseir_jax.core import failpoints
+from denseir_jax.core.errors import InputError
+from denseir_jax.train.state import State
+
+
+class Checkpoints:
+    """The checkpoint folder of one run.
+
+    Args:
+        folder: absolute path. keep_last: how many of the newest to keep. best: name of the measure (higher is better)
+        whose best checkpoint is kept as well, or "".
+    """
+
+    def __init__(self, folder: Path, keep_last: int, best: str = ""):
+        logging.getLogger("absl").setLevel(logging.ERROR)  # orbax tells its life at INFO and WARNING
+        policies = ocp.training.preservation_policies
+        kept: list[Any] = [policies.LatestN(keep_last)]
+        if best:
+            kept.append(policies.BestN(get_metric_fn=lambda m: m[best], n=1, keep_checkpoints_without_metrics=False))
+        self._files = ocp.training.Checkpointer(
+            folder, preservation_policy=policies.AnyPreservationPolicy(kept), cleanup_tmp_directories=True
+        )
+
+    @property
+    def latest(self) -> int | None:
+        """The newest committed step, or None."""
+        return self._files.latest.step if self._files.latest is not None else None
+
+    def steps(self) -> list[int]:
+        """All committed steps, ascending."""
+        return sorted(checkpoint.step for checkpoint in self._files.checkpoints)
+
+    def save(self, state: State, step: int, meta: dict[str, Any], measures: dict[str, float] | None = None) -> None:
+        """Start to write in the background what the state is now; the previous write is waited for first.
+
+        Call only after this step's loss and gradient norm were seen finite.
+        """
+        self.wait()
+        if step in self.steps():
+            return
+        failpoints.reach("before_save")
+        self._files.save_checkpointables_async(step, {"state": state, "meta": meta}, force=True, metrics=measures or None)
+        failpoints.reach("during_save")
+
+    def wait(self) -> None:
+        """Block until what was saved is committed."""
+        self._files.wait()
+
+    def restore(self, abstract: State, step: int | None = None) -> tuple[State, dict[str, Any]]:
+        """The state (placed as `abstract` says: shapes, dtypes, shardings) and meta of a step, the newest by default.
+
+        Raises:
+            InputError: the checkpoint's tensors do not fit the model that the config describes.
+        """
+        try:
+            loaded = self._files.load_checkpointables(step, {"state": abstract, "meta": None})
+        except (ValueError, KeyError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"checkpoint {step or self.latest} in {self._files.directory} does not fit this config: {reason}") from error
+        return loaded["state"], loaded["meta"]
+
+    def close(self) -> None:
+        """Wait for the last write and let go."""
+        self._files.close()
+
+
+def abstract(state: State, shardings: State) -> State:
+    """Shapes, dtypes and shardings of a state, for `restore`."""
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, shardings)

@@ -1,0 +1,145 @@
+"""What a half-trained encoder is worth, every N steps: a small retrieval task, and how far apart its vectors lie.
+
+The loss alone does not say whether the vectors retrieve anything, or whether they have all collapsed to one.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Float, Int
+
+from denseir_jax.core.errors import InputError
+from denseir_jax.data.batches import pack_row
+from denseir_jax.data.tokenizer import Tokenizer
+from denseir_jax.data.tokens import TokenStore
+
+Embed = Callable[[Any, Any, Any], jax.Array]  # params, ids [b, l], length [b] -> [b, d]
+_ROWS = 64  # encoded at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """Rows ready for the encoder: ids int32 [n, l], length int32 [n]."""
+
+    ids: Int[np.ndarray, "n l"]
+    length: Int[np.ndarray, " n"]
+
+    @staticmethod
+    def pack(tokens: Sequence[np.ndarray], tokenizer: Tokenizer, length: int) -> "Texts":
+        """[CLS] tokens [SEP], cut and padded to `length`."""
+        packed = [pack_row(ids, tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, length) for ids in tokens]
+        return Texts(np.stack([row for row, _ in packed]), np.asarray([real for _, real in packed], np.int32))
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A small retrieval task: `relevant[i]` lists the rows of `passages` that answer query i."""
+
+    queries: Texts
+    passages: Texts
+    relevant: tuple[np.ndarray, ...]
+
+
+def halves(store: TokenStore, tokenizer: Tokenizer, size: int, seed: int) -> Task:
+    """A task without labels: the first half of a passage must find its second half among `size` others.
+
+    Raises:
+        InputError: fewer than two passages are long enough (8 tokens).
+    """
+    order = np.random.default_rng(seed).permutation(store.n_pieces)
+    texts: list[np.ndarray] = []
+    for piece in order:
+        ids = store.piece(int(piece))[0]
+        if len(ids) >= 8:
+            texts.append(ids)
+        if len(texts) == size:
+            break
+    if len(texts) < 2:
+        raise InputError("the retrieval probe needs at least two passages of 8 tokens; switch it off by --config.cadence.probe=0")
+    length = store.template.passage_length
+    kept = [ids[: 2 * (length - 2)] for ids in texts]
+    queries = Texts.pack([ids[: len(ids) // 2] for ids in kept], tokenizer, length)
+    passages = Texts.pack([ids[len(ids) // 2 :] for ids in kept], tokenizer, length)
+    return Task(queries, passages, tuple(np.asarray([i]) for i in range(len(kept))))
+
+
+def judged(
+    store: TokenStore, tokenizer: Tokenizer, queries: Mapping[str, str], qrels: Mapping[str, Mapping[str, int]], size: int, seed: int
+) -> Task:
+    """Up to `size` judged queries against their relevant passages and random others, at most ``4 * size`` passages."""
+    rng = np.random.default_rng(seed)
+    able = [q for q in sorted(qrels) if q in queries and any(rel > 0 and doc in store.row_of for doc, rel in qrels[q].items())]
+    if not able:
+        raise InputError(
+            "the retrieval probe found no judged query whose passage is in the corpus; switch it off by --config.cadence.probe=0"
+        )
+    chosen = [able[i] for i in sorted(rng.permutation(len(able))[:size])]
+    answers = [[store.row_of[doc] for doc, rel in qrels[q].items() if rel > 0 and doc in store.row_of] for q in chosen]
+    rows = sorted({row for found in answers for row in found})
+    others = np.setdiff1d(rng.permutation(store.n_documents)[: 4 * size], rows)
+    rows += [int(row) for row in others[: max(4 * size - len(rows), 0)]]
+    place = {row: i for i, row in enumerate(rows)}
+    encoded = tokenizer.encode_batch([store.template.query(queries[q]) for q in chosen])
+    return Task(
+        Texts.pack([e.ids for e in encoded], tokenizer, store.template.query_length),
+        Texts.pack([store.document(row)[0] for row in rows], tokenizer, store.template.passage_length),
+        tuple(np.asarray([place[row] for row in found]) for found in answers),
+    )
+
+
+class Probe:
+    """Call it with parameters to get RR@10, R@10, cosine_mean and cosine_std.
+
+    cosine_mean: mean cosine between the vectors of different passages; near 1 = collapsed. cosine_std: its spread.
+    """
+
+    def __init__(self, task: Task, embed_query: Embed, embed_passage: Embed):
+        self._task = task
+        self._query, self._passage = _compiled(embed_query), _compiled(embed_passage)
+
+    def __call__(self, params: Any) -> dict[str, float]:
+        queries = _encode(self._query, params, self._task.queries)
+        passages = _encode(self._passage, params, self._task.passages)
+        ranks = best_ranks(queries @ passages.T, self._task.relevant)
+        mean, spread = cosine_spread(passages)
+        found = ranks <= 10
+        return {
+            "RR@10": float(np.mean(np.where(found, 1 / ranks, 0))),
+            "R@10": float(np.mean(found)),
+            "cosine_mean": mean,
+            "cosine_std": spread,
+        }
+
+
+def _compiled(embed: Embed) -> Embed:
+    return jax.jit(embed, out_shardings=P())  # on every device, so that each process can read it
+
+
+def _encode(embed: Embed, params: Any, texts: Texts) -> Float[np.ndarray, "n d"]:
+    n = len(texts.ids)
+    padded = -(-n // _ROWS) * _ROWS
+    take = np.minimum(np.arange(padded), n - 1)
+    parts = [np.asarray(embed(params, texts.ids[take[i : i + _ROWS]], texts.length[take[i : i + _ROWS]])) for i in range(0, padded, _ROWS)]
+    return np.concatenate(parts)[:n].astype(np.float32)
+
+
+def best_ranks(scores: Float[np.ndarray, "q n"], relevant: Sequence[np.ndarray]) -> Int[np.ndarray, " q"]:
+    """Rank (from 1) of each query's best relevant passage; a tie with an irrelevant one counts against it."""
+    ranks = []
+    for row, answers in zip(scores, relevant, strict=True):
+        best = row[answers].max()
+        others = np.ones(len(row), bool)
+        others[answers] = False
+        ranks.append(1 + int(np.sum(row[others] >= best)))
+    return np.asarray(ranks)
+
+
+def cosine_spread(vectors: Float[np.ndarray, "n d"]) -> tuple[float, float]:
+    """Mean and standard deviation of the cosine over all pairs of different rows."""
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    cosines = (unit @ unit.T)[np.triu_indices(len(unit), 1)]
+    return float(cosines.mean()), float(cosines.std())

@@ -1,0 +1,56 @@
+"""What training carries from step to step."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+    """step int32 [] (steps done), params, opt_state, rng (typed key, constant: streams are folded into it)."""
+
+    step: jax.Array
+    params: Any
+    opt_state: Any
+    rng: jax.Array
+
+
+def create(params: Any, optimizer: optax.GradientTransformation, seed: int) -> State:
+    """A state at step 0 with the given parameters."""
+    return State(jnp.zeros((), jnp.int32), params, optimizer.init(params), jax.random.key(seed))
+
+
+def path_name(path: tuple[Any, ...]) -> str:
+    """``('encoder', 'layers', 'kernel')`` as ``encoder/layers/kernel``, whatever kind of keys the tree has."""
+    return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
+
+
+def named(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by path name."""
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def nested(leaves: dict[str, Any]) -> dict[str, Any]:
+    """Undo `named` for trees of dicts."""
+    tree: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        *parents, last = name.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = leaf
+    return tree
+
+
+def on_host(params: Any) -> dict[str, np.ndarray]:
+    """The leaves as whole numpy arrays by name, gathered from every process (all of them must call this)."""
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        params = multihost_utils.process_allgather(params, tiled=True)
+    return {name: np.asarray(leaf) for name, leaf in named(params).items()}

@@ -1,0 +1,105 @@
+"""The step maker: composes an objective's two functions, whole or micro-batched, and the optimizer.
+
+Micro-batching encodes slices of the batch one after another under ``jax.checkpoint`` inside one differentiable
+expression, and rows meet only afterwards, in ``over_batch``: loss and gradients are those of the whole batch for every
+objective, contrastive ones included. There is no gradient cache and no other kind of accumulation.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from denseir_jax.objectives.base import Objective
+from denseir_jax.parallel import mesh as meshes
+from denseir_jax.train.state import State
+
+Batch = Mapping[str, jax.Array]
+Pairs = dict[str, tuple[jax.Array, jax.Array]]
+
+
+def row_keys(rng: jax.Array, index: jax.Array) -> jax.Array:
+    """One dropout key a row, from the run's key and the row's stream index alone."""
+    return jax.vmap(jax.random.fold_in, (None, 0))(rng, index)
+
+
+def make_loss(
+    objective: Objective, mesh: Mesh, micro_batches: int = 1, train: bool = True
+) -> Callable[[Any, Batch, jax.Array], tuple[jax.Array, Pairs]]:
+    """``loss(params, batch, rng) -> (scalar over the global batch, metrics as (sum, count))``."""
+
+    def loss(params: Any, batch: Batch, rng: jax.Array) -> tuple[jax.Array, Pairs]:
+        keys = row_keys(rng, batch["index"]) if train else None
+        if micro_batches == 1:
+            vectors, sums = objective.per_row(params, batch, keys, train)
+        else:
+            vectors, sums = _by_micro_batch(objective, mesh, micro_batches, train, params, batch, keys)
+        return objective.over_batch(params, vectors, sums, batch)
+
+    return loss
+
+
+def _by_micro_batch(
+    objective: Objective, mesh: Mesh, n: int, train: bool, params: Any, batch: Batch, keys: jax.Array | None
+) -> tuple[Any, Any]:
+    shards = meshes.batch_shards(mesh)
+    spread = NamedSharding(mesh, P(None, meshes.BATCH_AXES))
+
+    # Each micro-batch takes an equal share of every device's rows, so that all devices work on each.
+    def split(x: jax.Array) -> jax.Array:
+        share = x.reshape(shards, n, x.shape[0] // (shards * n), *x.shape[1:])
+        return jax.lax.with_sharding_constraint(jnp.swapaxes(share, 0, 1).reshape(n, x.shape[0] // n, *x.shape[1:]), spread)
+
+    def join(x: jax.Array) -> jax.Array:
+        share = x.reshape(n, shards, x.shape[1] // shards, *x.shape[2:])
+        return jnp.swapaxes(share, 0, 1).reshape(n * x.shape[1], *x.shape[2:])
+
+    @jax.checkpoint
+    def one(rows_and_keys: tuple[Batch, jax.Array | None]) -> tuple[Any, Any]:
+        rows, chunk_keys = rows_and_keys
+        return objective.per_row(params, rows, chunk_keys, train)
+
+    vectors, sums = jax.lax.map(one, jax.tree.map(split, (dict(batch), keys)))
+    return jax.tree.map(join, vectors), jax.tree.map(lambda x: x.sum(0), sums)
+
+
+def make_train_step(
+    objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, micro_batches: int = 1
+) -> Callable[[State, Batch], tuple[State, Pairs]]:
+    """``step(state, batch) -> (state, metrics)``, pure and not compiled. Metrics hold loss and grad_norm too."""
+    loss = make_loss(objective, mesh, micro_batches)
+
+    def step(state: State, batch: Batch) -> tuple[State, Pairs]:
+        (value, metrics), gradients = jax.value_and_grad(loss, has_aux=True)(state.params, batch, state.rng)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        one = jnp.ones((), value.dtype)
+        metrics = {**metrics, "loss": (value, one), "grad_norm": (optax.global_norm(gradients), one), **token_counts(batch)}
+        return State(state.step + 1, params, opt_state, state.rng), metrics
+
+    return step
+
+
+def compile_step(step: Callable[..., Any], mesh: Mesh, state_shardings: Any) -> jax.stages.Wrapped:
+    """The only jax.jit of training: state sharded as told and donated, batch over the batch axes, metrics everywhere."""
+    whole = NamedSharding(mesh, P())
+    return jax.jit(
+        step, in_shardings=(state_shardings, meshes.batch_sharding(mesh)), out_shardings=(state_shardings, whole), donate_argnums=0
+    )
+
+
+def init_state(create: Callable[[Any], State], shardings: State) -> Callable[[Any], State]:
+    """Compiled creation of a state where it will live (optimizer moments are born sharded)."""
+    return jax.jit(create, out_shardings=shardings)
+
+
+def token_counts(batch: Batch) -> Pairs:
+    """How many real tokens the batch holds and how many places, from its ``*length`` and ``*ids`` fields."""
+    tokens = sum(jnp.sum(x, dtype=jnp.float32) for name, x in batch.items() if name.endswith("length"))
+    cells = sum(x.size for name, x in batch.items() if name.endswith("ids"))
+    one = jnp.ones((), jnp.float32)
+    return {"tokens": (jnp.asarray(tokens, jnp.float32), one), "cells": (jnp.asarray(cells, jnp.float32), one)}

@@ -1,0 +1,88 @@
+"""Starting from parameters that exist: a Hugging Face folder (``hf:DIR``) or an earlier run of ours (``run:DIR``)."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from denseir_jax.core import artifacts, console
+from denseir_jax.core.config import parse
+from denseir_jax.core.errors import InputError
+from denseir_jax.data.tokenizer import load_tokenizer
+from denseir_jax.models import hf
+from denseir_jax.models.bert import EncoderConfig
+from denseir_jax.models.embedder import EmbedderConfig
+from denseir_jax.train.state import named
+
+PARAMS = "params.safetensors"
+_TOWERS = ("query/", "passage/")
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmStart:
+    """What a folder gives: the encoder's shape, how it pools, which tokenizer it speaks, and leaves by path name."""
+
+    origin: str
+    encoder: EncoderConfig
+    embedder: EmbedderConfig
+    tokenizer_sha256: str
+    leaves: Mapping[str, np.ndarray]
+
+    def for_model(self, names: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+        """The leaves that a model with these leaf names takes from here; both towers take the encoder of one.
+
+        Raises:
+            InputError: some part of the encoder is not there.
+        """
+        taken = {name: leaf for name in names if (leaf := self._find(name)) is not None}
+        lost = [name for name in names if "encoder/" in name and name not in taken]
+        if lost:
+            raise InputError(f"{self.origin} lacks {lost[0]!r} (and {len(lost) - 1} more) of the encoder")
+        fresh = sorted({name.split("/")[0] for name in names if name not in taken})
+        unused = sorted({name.split("/")[0] for name in self.leaves} - {name.split("/")[0] for name in taken} - {"encoder"})
+        console.say(f"warm start from {self.origin}: fresh {', '.join(fresh) or 'nothing'}; left out {', '.join(unused) or 'nothing'}")
+        return taken
+
+    def _find(self, name: str) -> np.ndarray | None:
+        if name in self.leaves:
+            return self.leaves[name]
+        for tower in _TOWERS:
+            if name.startswith(tower):
+                return self.leaves.get(name.removeprefix(tower))
+        return None
+
+
+def folder_of(init_from: str) -> Path:
+    """The path in ``hf:DIR`` or ``run:DIR``.
+
+    Raises:
+        InputError: another prefix, or no such folder.
+    """
+    kind, _, path = init_from.partition(":")
+    if kind not in ("hf", "run") or not path:
+        raise InputError(f"init_from={init_from!r}: expected hf:DIR (a Hugging Face folder) or run:DIR (a training run)")
+    if not Path(path).is_dir():
+        raise InputError(f"init_from={init_from!r}: the folder {path} does not exist")
+    return Path(path)
+
+
+def load(init_from: str | None) -> WarmStart | None:
+    """Read a warm start, or None for None."""
+    if not init_from:
+        return None
+    folder = folder_of(init_from)
+    if init_from.startswith("hf:"):
+        read = hf.read_folder(folder)
+        leaves = {name: np.asarray(leaf) for name, leaf in named(read.params).items()}
+        return WarmStart(init_from, read.encoder, read.embedder, load_tokenizer(folder).sha256, leaves)
+    manifest = artifacts.finished_run(folder, ("pretrain", "finetune"))
+    encoder, embedder = parse(EncoderConfig, manifest["encoder"], "encoder"), parse(EmbedderConfig, manifest["embedder"], "embedder")
+    return WarmStart(init_from, encoder, embedder, manifest["tokenizer_sha256"], load_file(folder / PARAMS))
+
+
+def save_params(folder: Path, leaves: Mapping[str, np.ndarray]) -> None:
+    """Write every leaf, heads and decoders included, so that later training can start from all of it."""
+    with artifacts.new_file(folder / PARAMS) as temporary:
+        save_file({name: np.ascontiguousarray(leaf) for name, leaf in leaves.items()}, temporary)

@@ -1,0 +1,21 @@
+"""Eight CPU devices for every test, decided before anything touches a backend; strict promotion of types and ranks."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import jax
+import pytest
+
+jax.config.update("jax_num_cpu_devices", 8)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real test collections beside the checkout; tests that want it are skipped where it is absent."""
+    folder = Path(__file__).resolve().parents[1].parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("no test collections beside the checkout")
+    return folder

@@ -31,6 +31,8 @@ class Stage:
         inputs: the artifacts that a config consumes, name -> path; hashed, recorded, and compared on a restart.
         summary: one sentence for --help. start: called before anything is touched; returns this process's index.
         complete: whether a finished folder needs no more work (training with more steps does).
+        workdir: where to write if no --workdir is given; None: it must be given. show: what to print of a finished
+        folder, above the last line.
     """
 
     name: str
@@ -40,6 +42,8 @@ class Stage:
     summary: str
     start: Callable[[], int] = lambda: 0
     complete: Callable[[Run], bool] = lambda run: True
+    workdir: Callable[[Any], Path] | None = None
+    show: Callable[[Path], None] = lambda workdir: None
 
 
 def execute(stage: Stage, settings: Any, workdir: Path, overwrite: bool = False, process: int = 0) -> Mapping[str, Any]:
@@ -67,7 +71,9 @@ def run_command(stage: Stage, argv: Sequence[str]) -> int:
             return EXIT_DONE
         settings: Any = config.parse(stage.config, options.config)
         signals.listen()
-        metrics = execute(stage, settings, Path(options.workdir), options.overwrite, stage.start())
+        workdir = Path(options.workdir) if options.workdir or stage.workdir is None else stage.workdir(settings)
+        metrics = execute(stage, settings, workdir, options.overwrite, stage.start())
+        stage.show(workdir)
     except InputError as error:
         console.say(f"error: {error}")
         return EXIT_BAD_INPUT
@@ -78,7 +84,7 @@ def run_command(stage: Stage, argv: Sequence[str]) -> int:
         traceback.print_exc()
         console.say("This is a fault of denseir_jax, not of your input; the lines above say where.")
         return EXIT_FAULT
-    print(json.dumps({"stage": stage.name, "workdir": str(options.workdir), "metrics": artifacts.finite(metrics)}), flush=True)
+    print(json.dumps({"stage": stage.name, "workdir": str(workdir), "metrics": artifacts.finite(metrics)}), flush=True)
     return EXIT_DONE
 
 
@@ -103,7 +109,7 @@ def _parse_command_line(stage: Stage, argv: Sequence[str]) -> flags.FlagValues |
     if options.print_config:
         print(json.dumps(config.plain(config.parse(stage.config, options.config)), indent=1))
         return None
-    if options.workdir is None:
+    if options.workdir is None and stage.workdir is None:
         raise ConfigError("--workdir is missing: the folder that the run is written to")
     return options
 

@@ -56,7 +56,7 @@ def _cut(path: Path, last_step: int) -> None:
 def read(path: Path) -> list[dict[str, Any]]:
     """All whole lines of an events file; a torn last line (a kill in mid-write) is left out."""
     lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
+    for text in path.read_text(encoding="utf-8").split("\n")[:-1]:  # not splitlines: a value may hold U+2028
         try:
             lines.append(json.loads(text))
         except ValueError:

@@ -2,9 +2,9 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -16,7 +16,7 @@ from denseir_jax.evals.ranking import Order, Qrels, Run, ranked_ids
 
 PER_QUERY = "per_query.jsonl"
 Averaging = Literal["run", "judged", "positives"]
-AVERAGING = {
+AVERAGING: Mapping[str, str] = {
     "run": "queries that are in the run and judged (trec_eval)",
     "judged": "all judged queries, 0 where the run lacks one (trec_eval -c, MS MARCO)",
     "positives": "judged queries with a relevant document, 0 where the run lacks one",
@@ -87,9 +87,13 @@ class Evaluation:
         return {m: float(self.values[i, counted].mean()) if counted.any() else float("nan") for i, m in enumerate(self.measures)}
 
     def differing_means(self, averaging: Averaging = "run") -> dict[str, dict[str, float]]:
-        """The means over the other sets of queries, where the set differs from the one in use."""
-        others = [a for a in AVERAGING if (self.counted(a) != self.counted(averaging)).any()]  # type: ignore[arg-type]
-        return {a: self.means(a) for a in others}  # type: ignore[arg-type]
+        """The means over the other sets of queries; a set that equals the one in use, or one before, is left out."""
+        seen, found = [self.counted(averaging)], {}
+        for other in get_args(Averaging):
+            if not any((self.counted(other) == known).all() for known in seen):
+                seen.append(self.counted(other))
+                found[other] = self.means(other)
+        return found
 
 
 def evaluate(run: Run, qrels: Qrels, measures: Sequence[str], order: Order = "score", documents_known: bool = False) -> Evaluation:

@@ -97,7 +97,7 @@ def t_test(system: Float[np.ndarray, " q"], baseline: Float[np.ndarray, " q"]) -
         return 1.0
     if len(differences) < 2:
         return float("nan")
-    if np.ptp(differences) == 0:  # no variance: scipy divides by zero
+    if np.ptp(differences) < _TIE:  # no variance, and scipy would divide by it
         return 0.0
     return float(scipy.stats.ttest_1samp(differences, 0.0).pvalue)
 

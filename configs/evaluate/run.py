@@ -1,0 +1,20 @@
+"""Measure a run file, or what ranks a dataset.
+
+A file:       --config.run=FILE --config.qrels=FILE
+A retriever:  --config.dataset=beir:FOLDER --config.retriever=run:DIR
+BM25:         --config.dataset=beir:FOLDER --config.bm25=true
+A hybrid:     --config.dataset=beir:FOLDER --config.retriever=run:DIR --config.bm25=true   (its weight is tuned on the split dev)
+"""
+
+from denseir_jax.core.config import card
+from denseir_jax.pipeline.stages.evaluate import EvaluateConfig
+
+
+def get_config():
+    return card(
+        EvaluateConfig(
+            measures=("RR@10", "nDCG@10", "R@100"),  # ir-measures grammar
+            averaging="run",  # queries both in the run and judged, as trec_eval; others: judged, positives
+            depth=1000,  # passages a query
+        )
+    )

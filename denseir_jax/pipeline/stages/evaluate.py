@@ -1,0 +1,194 @@
+"""The stage `evaluate`: a run and judgments become values by query, means with intervals, and a table.
+
+The run is a file (TREC or MS MARCO), or is made here from a dataset: by a retriever, by BM25, or by both together, their
+weight tuned on another split. Ranking, ties and means follow trec_eval (see `evals.ranking` and `evals.evaluation`).
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from denseir_jax.core import artifacts
+from denseir_jax.core.artifacts import Run
+from denseir_jax.core.command import Stage
+from denseir_jax.core.config import identity
+from denseir_jax.core.console import say
+from denseir_jax.core.errors import ConfigError, InputError
+from denseir_jax.data import sources, trec, tsv
+from denseir_jax.data.lines import BadRows
+from denseir_jax.data.records import Qrels, Ranking
+from denseir_jax.data.template import TextTemplate
+from denseir_jax.evals import table as tables
+from denseir_jax.evals.evaluation import AVERAGING, PER_QUERY, Averaging, Evaluation, evaluate, read_per_query, write_per_query
+from denseir_jax.evals.hybrid import Normalisation
+from denseir_jax.evals.measures import parse_measures
+from denseir_jax.evals.significance import bootstrap_interval
+from denseir_jax.search.bm25 import Bm25Config
+
+RUN, TABLE = "run.trec", "table.txt"
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateConfig:
+    """What to evaluate. Either `run` and `qrels`, or `dataset` with `retriever`, with `bm25`, or with both (a hybrid).
+
+    Attributes:
+        run: a run file, TREC or MS MARCO. qrels: judgments for it. queries: its query texts (id, tab, text), if at hand.
+        dataset: format:path. split: which queries. retriever: run:DIR or hf:DIR. bm25: rank by BM25.
+        embeddings: folder of a finished encode run of the dataset's corpus by this retriever; "": encode here.
+        index: exact, or ScaNN. depth: passages a query. template: how texts are written for hf: (a run brings its own).
+        fusion: of a hybrid: BM25 + weight x dense, or reciprocal ranks. normalisation: of the scores before they are
+        added. tune_split, tune_measure: what the weight is chosen by. bm25_settings: of BM25.
+        measures: in the grammar of ir-measures. averaging: which queries a mean is over.
+        baseline: folder of a finished evaluate run on the same judgments, for paired tests.
+        on_bad_row: refuse a file at its first bad row, or skip and count. seed: of index sampling.
+    """
+
+    run: str = ""
+    qrels: str = ""
+    queries: str = ""
+    dataset: str = ""
+    split: str = "test"
+    retriever: str = ""
+    bm25: bool = False
+    embeddings: str = ""
+    index: Literal["exact", "scann"] = "exact"
+    depth: int = 1000
+    template: TextTemplate = TextTemplate()
+    fusion: Literal["weighted", "reciprocal_rank"] = "weighted"
+    normalisation: Normalisation = "raw"
+    tune_split: str = "dev"
+    tune_measure: str = "nDCG@10"
+    bm25_settings: Bm25Config = Bm25Config()
+    measures: tuple[str, ...] = ("RR@10", "nDCG@10", "R@100")
+    averaging: Averaging = "run"
+    baseline: str = ""
+    on_bad_row: Literal["error", "skip"] = "error"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise ValueError(f"depth={self.depth} must be at least 1")
+        if self.run and self.dataset:
+            raise ValueError("run and dataset are both given; a run file is judged by qrels, a dataset by its own judgments")
+        if self.retriever and self.bm25 and self.fusion == "weighted" and self.tune_split == self.split:
+            raise ValueError(f"tune_split and split are both {self.split!r}; a weight tuned on the queries it is judged by would flatter")
+
+    def check(self) -> None:
+        """Refuse what cannot run before anything is read.
+
+        Raises:
+            ConfigError: neither form is complete. InputError: a measure is unknown.
+        """
+        parse_measures([*self.measures, *([] if self.tune_measure in self.measures else [self.tune_measure])])
+        if not self.run and not self.dataset:
+            raise ConfigError("nothing to evaluate; expected --config.run=FILE --config.qrels=FILE, or --config.dataset=format:path")
+        if self.run and not self.qrels:
+            raise ConfigError("config.qrels is empty; expected --config.qrels=FILE, the judgments for config.run")
+        if self.run and (self.retriever or self.bm25):
+            raise ConfigError("config.run is a ranking already; config.retriever and config.bm25 go with config.dataset")
+        if self.dataset and not self.retriever and not self.bm25:
+            raise ConfigError("config.dataset needs something that ranks: --config.retriever=run:DIR|hf:DIR, --config.bm25=true, or both")
+
+
+def inputs(config: EvaluateConfig) -> dict[str, str | Path]:
+    """What is read, for the run's record."""
+    config.check()
+    files = {name: getattr(config, name) for name in ("run", "qrels", "queries", "embeddings", "baseline")}
+    found: dict[str, str | Path] = {name: Path(path) for name, path in files.items() if path}
+    if config.dataset:
+        found["dataset"] = sources.identity(config.dataset)
+    if config.retriever:
+        from denseir_jax.search.retriever import folder_of  # JAX comes with it, which a run file needs not wait for
+
+        found["retriever"] = folder_of(config.retriever)
+    return found
+
+
+def run_evaluate(run: Run) -> Mapping[str, Any]:
+    """Rank where no run is given, measure, and write the artifacts."""
+    config: EvaluateConfig = run.config
+    bad = BadRows(config.on_bad_row)
+    facts: dict[str, Any] = {}
+    if config.run:
+        ranking, qrels, texts = trec.read_run(config.run, bad).ranking, trec.read_qrels(config.qrels, bad), _texts(config, bad)
+    else:
+        ranking, qrels, texts, facts = _rank(run, config, bad)
+    evaluation = evaluate(ranking, qrels, config.measures, documents_known=bool(config.dataset))
+    say(f"evaluate: {evaluation.counts.sentence()}")
+    others = evaluation.differing_means(config.averaging)
+    for name, means in others.items():
+        shown = ", ".join(f"{measure} {value:.4f}" for measure, value in means.items())
+        say(f"warning: the mean depends on who is counted; over {AVERAGING[name]}: {shown}")
+    made = _table(run, config, evaluation)
+    write_per_query(run.path / PER_QUERY, evaluation, texts)
+    artifacts.write_text(run.path / TABLE, tables.as_text(made) + "\n")
+    artifacts.write_json(run.path / "table.json", tables.as_json(made))
+    metrics = {
+        **evaluation.means(config.averaging),
+        "queries": int(evaluation.counted(config.averaging).sum()),
+        "averaging": config.averaging,
+        "intervals": {m: bootstrap_interval(evaluation.of(m, config.averaging)) for m in evaluation.measures},
+        "counts": dataclasses.asdict(evaluation.counts),
+        "other_means": others,
+        **facts,
+    }
+    outputs = [PER_QUERY, TABLE, "table.json", *([RUN] if (run.path / RUN).exists() else [])]
+    run.finish(metrics, outputs, skipped_rows=dict(bad.counts))
+    return metrics
+
+
+def _texts(config: EvaluateConfig, bad: BadRows) -> dict[str, str]:
+    return {query.id: query.text for query in tsv.queries(config.queries, bad)} if config.queries else {}
+
+
+def _rank(run: Run, config: EvaluateConfig, bad: BadRows) -> tuple[Ranking, Qrels, dict[str, str], dict[str, Any]]:
+    """The run of a dataset's split, kept as ``run.trec``; its judgments, query texts, and facts for the metrics."""
+    from denseir_jax.pipeline.stages import systems  # JAX comes with it
+
+    dataset = sources.read_dataset(config.dataset, bad)
+    qrels, texts = dataset.qrels(config.split), dataset.queries(config.split)
+    if not texts:
+        raise InputError(f"{config.dataset}: no query of the split {config.split!r} has a text; expected at least one")
+    ranker = systems.build(config, dataset, run.path)
+    for warning in sources.check(dataset, config.split, ranker.ids).warnings():
+        say(f"warning: {warning}")
+    ranking, facts = ranker.rank(texts)
+    trec.write_run(run.path / RUN, ranking)
+    return ranking, qrels, texts, facts
+
+
+def _table(run: Run, config: EvaluateConfig, evaluation: Evaluation) -> tables.Table:
+    dense = f"dense ({config.retriever})" if config.retriever else ""
+    name = Path(config.run).name or " + ".join(filter(None, ["BM25" if config.bm25 else "", dense]))
+    rows = {name: evaluation}
+    if config.baseline:
+        folder = Path(config.baseline)
+        artifacts.finished_run(folder, ("evaluate",))
+        baseline = f"baseline {folder.name}"
+        rows = {baseline: read_per_query(folder / PER_QUERY), name: evaluation}
+        return tables.make_table(rows, evaluation.measures, baseline, config.averaging)
+    return tables.make_table(rows, evaluation.measures, averaging=config.averaging)
+
+
+def default_workdir(config: EvaluateConfig) -> Path:
+    """``runs/evaluate-<hash>``, one for each config and content of its inputs."""
+    found = {n: str(v) if str(v).startswith("sha256:") else artifacts.content_sha256(Path(v)) for n, v in inputs(config).items()}
+    return Path("runs") / f"evaluate-{artifacts.json_sha256([identity(config), found])[:12]}"
+
+
+def show(workdir: Path) -> None:
+    """The table on standard output."""
+    print((workdir / TABLE).read_text(encoding="utf-8"), end="")
+
+
+stage = Stage(
+    name="evaluate",
+    config=EvaluateConfig,
+    run=run_evaluate,
+    inputs=inputs,
+    summary="Measure a run file, a retriever, BM25 or a hybrid against judgments, as trec_eval does.",
+    workdir=default_workdir,
+    show=show,
+)

@@ -1,0 +1,169 @@
+"""What ranks a dataset's passages for `evaluate`: a retriever, BM25, or both as a hybrid."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from jaxtyping import Float
+
+from denseir_jax.core.artifacts import finished_run
+from denseir_jax.core.console import say
+from denseir_jax.core.errors import InputError
+from denseir_jax.data.records import Dataset, Ranking
+from denseir_jax.evals import hybrid
+from denseir_jax.evals.hybrid import Scorer
+from denseir_jax.pipeline.stages.evaluate import EvaluateConfig
+from denseir_jax.search import corpus
+from denseir_jax.search.bm25 import Bm25
+from denseir_jax.search.embeddings import Embeddings
+from denseir_jax.search.encode import encode_queries
+from denseir_jax.search.index import ExactIndex, Index, to_ranking, unit
+from denseir_jax.search.retriever import Retriever, load_retriever
+from denseir_jax.search.scann_index import ScannConfig, open_or_build
+
+EMBEDDINGS, INDEX = "embeddings", "index"
+
+
+class Ranker(Protocol):
+    """Ranks passages."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Of all passages, in corpus order."""
+        ...
+
+    def rank(self, queries: Mapping[str, str]) -> tuple[Ranking, dict[str, Any]]:
+        """The run of these queries (id -> text), and facts for the metrics."""
+        ...
+
+
+def build(config: EvaluateConfig, dataset: Dataset, folder: Path) -> Ranker:
+    """The system that the config asks for; what it makes on the way is kept in `folder`."""
+    dense = Dense(config, dataset, folder) if config.retriever else None
+    if not config.bm25:
+        assert dense is not None  # the config was checked
+        return dense
+    sparse = Sparse(Bm25.build(dataset.corpus(), config.bm25_settings), config.depth)
+    return Hybrid(config, dataset, sparse, dense) if dense is not None else sparse
+
+
+class Sparse:
+    """BM25."""
+
+    def __init__(self, bm25: Bm25, depth: int):
+        self._bm25, self._depth, self.ids = bm25, depth, bm25.ids
+
+    def rank(self, queries: Mapping[str, str]) -> tuple[Ranking, dict[str, Any]]:
+        """As `Ranker.rank`; a passage that shares no word with the query is not ranked."""
+        return self._bm25.search(queries, self._depth), {}
+
+    def scorer(self, queries: Mapping[str, str]) -> Scorer:
+        """True scores of any passages for these queries."""
+        return lambda query, ids: self._bm25.score_of(queries[query], ids)
+
+
+class Dense:
+    """A retriever over the vectors of the corpus, made here unless an encode run brings them."""
+
+    def __init__(self, config: EvaluateConfig, dataset: Dataset, folder: Path):
+        self._config, self._folder = config, folder
+        template = config.template if config.retriever.startswith("hf:") else None
+        self._retriever = load_retriever(config.retriever, template)
+        self._vectors = self._given() if config.embeddings else self._encoded(dataset)
+        self.ids = self._vectors.ids
+        self._row = {document: row for row, document in enumerate(self.ids)}
+        self._index: Index | None = None
+
+    def _given(self) -> Embeddings:
+        folder = Path(self._config.embeddings)
+        finished_run(folder, ("encode",))
+        vectors = Embeddings.open(folder / EMBEDDINGS)
+        check_same_model(vectors, self._retriever, folder)
+        return vectors
+
+    def _encoded(self, dataset: Dataset) -> Embeddings:
+        return corpus.encode_corpus(self._retriever, dataset.corpus(), self._folder / EMBEDDINGS)
+
+    def rank(self, queries: Mapping[str, str]) -> tuple[Ranking, dict[str, Any]]:
+        """As `Ranker.rank`."""
+        return self.search(queries, self.encode(queries)), self.facts
+
+    def encode(self, queries: Mapping[str, str]) -> Float[np.ndarray, "q d"]:
+        """Vectors of the queries, in their order."""
+        return encode_queries(self._retriever, queries)
+
+    def search(self, queries: Mapping[str, str], vectors: Float[np.ndarray, "q d"]) -> Ranking:
+        """The best passages of queries with known vectors."""
+        index = self._index = self._index or self._open(vectors)
+        scores, rows = index.search(vectors, self._config.depth)
+        return to_ranking(list(queries), self.ids, scores, rows)
+
+    def _open(self, queries: Float[np.ndarray, "q d"]) -> Index:
+        if self._config.index == "exact":
+            return ExactIndex(self._vectors, self._retriever.similarity)
+        depth = min(self._config.depth, 100)
+        settings = ScannConfig()
+        return open_or_build(self._folder / INDEX, self._vectors, self._retriever.similarity, queries, depth, settings, self._config.seed)
+
+    def scorer(self, queries: Mapping[str, str], vectors: Float[np.ndarray, "q d"]) -> Scorer:
+        """True scores of any passages for these queries."""
+        side: Callable[[np.ndarray], np.ndarray] = unit if self._retriever.similarity == "cosine" else np.asarray
+        known = dict(zip(queries, side(vectors), strict=True))
+
+        def score(query: str, ids: Sequence[str]) -> list[float]:
+            rows = np.array([self._row[document] for document in ids], dtype=np.int64)
+            return [float(s) for s in side(self._vectors.take(rows)) @ known[query]]
+
+        return score
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """For the metrics: which parameters, and how exact the index is."""
+        return {"params_sha256": self._retriever.params_sha256, "index": dict(self._index.facts) if self._index else {}}
+
+
+class Hybrid:
+    """BM25 and dense lists fused; what one list lacks is scored truly, so the union of both is ranked as if exhaustively."""
+
+    def __init__(self, config: EvaluateConfig, dataset: Dataset, sparse: Sparse, dense: Dense):
+        self._config, self._dataset, self._sparse, self._dense = config, dataset, sparse, dense
+        if set(sparse.ids) != set(dense.ids):
+            raise InputError(f"{config.embeddings} holds vectors of other passages than {config.dataset} has")
+        self.ids = sparse.ids
+
+    def rank(self, queries: Mapping[str, str]) -> tuple[Ranking, dict[str, Any]]:
+        """As `Ranker.rank`; the weight is tuned on the other split first."""
+        if self._config.fusion == "reciprocal_rank":
+            runs = [self._sparse.rank(queries)[0], self._dense.rank(queries)[0]]
+            return hybrid.reciprocal_rank_fusion(runs, depth=self._config.depth), self._dense.facts
+        split, measure = self._config.tune_split, self._config.tune_measure
+        tuned = hybrid.tune_weight(self._candidates(self._dataset.queries(split)), self._dataset.qrels(split), measure)
+        say(f"hybrid: BM25 + {tuned.weight:.4g} x dense, chosen on {split} ({measure} {tuned.value:.4f})")
+        facts = {"hybrid": {**dataclasses.asdict(tuned), "split": split, "measure": measure}, **self._dense.facts}
+        return hybrid.weighted_sum(self._candidates(queries), tuned.weight, self._config.depth), facts
+
+    def _candidates(self, queries: Mapping[str, str]) -> dict[str, hybrid.Candidates]:
+        vectors = self._dense.encode(queries)
+        return hybrid.align(
+            self._sparse.rank(queries)[0],
+            self._dense.search(queries, vectors),
+            self._config.normalisation,
+            self._sparse.scorer(queries),
+            self._dense.scorer(queries, vectors),
+        )
+
+
+def check_same_model(vectors: Embeddings, retriever: Retriever, folder: Path) -> None:
+    """Refuse vectors that another model, template or tokenizer made.
+
+    Raises:
+        InputError: the first key that differs is named.
+    """
+    made, wanted = vectors.facts["model"], json.loads(json.dumps(retriever.model))
+    for key in sorted({**made, **wanted}):
+        if made.get(key) != wanted.get(key):
+            shown = f"{key}: {made.get(key)!r} there, {wanted.get(key)!r} here"
+            raise InputError(f"{folder} was encoded by another model than the retriever ({shown})")

@@ -1,0 +1,44 @@
+"""The masked language model head: dense + GELU + LayerNorm, then a vocabulary table, tied or its own, and a free bias.
+
+The product with the table is left to the loss, which never holds all logits at once.
+"""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from denseir_jax.models.bert import EncoderConfig, Params, padded_vocab
+from denseir_jax.models.dense import LayerNorm, Linear, apply, gelu, init_params
+
+
+class MlmHead(nn.Module):
+    """Gives the transformed states; owns the output bias and, untied, the output table."""
+
+    config: EncoderConfig
+
+    @nn.compact
+    def __call__(self, h: Float[Array, "*s d"]) -> Float[Array, "*s d"]:
+        c, rows = self.config, padded_vocab(self.config.vocab_size)
+        self.param("bias", nn.initializers.zeros, (rows,))
+        if not c.tied_output:
+            self.param("table", nn.initializers.normal(c.init_std), (rows, c.hidden))
+        return LayerNorm(c.eps, name="norm")(gelu(Linear(c.hidden, c.init_std, c.dtype, name="dense")(h)))
+
+
+def init_mlm_head(config: EncoderConfig, key: Key[Array, ""]) -> Params:
+    """Fresh parameters: ``{"dense", "norm", "bias" [vocab padded]}`` and, untied, ``"table" [vocab padded, d]``."""
+    return init_params(MlmHead(config), key, jnp.zeros((1, config.hidden)))
+
+
+def mlm_transform(config: EncoderConfig, params: Params, h: Float[Array, "*s d"]) -> Float[Array, "*s d"]:
+    """The states that are compared with the vocabulary table. `params` are the head's."""
+    out: Array = apply(MlmHead(config), params, h)
+    return out
+
+
+def mlm_table(encoder: Params, head: Params) -> tuple[Float[Array, "v d"], Float[Array, " v"]]:
+    """Output table and bias over the padded vocabulary: logits = transformed @ table.T + bias.
+
+    Rows at or beyond ``vocab_size`` are padding: the loss masks them.
+    """
+    return head.get("table", encoder["embeddings"]["word"]), head["bias"]

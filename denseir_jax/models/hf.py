@@ -1,0 +1,223 @@
+"""Hugging Face folders in and out: what is read is BERT in safetensors; what is written, transformers and
+sentence-transformers load. Pickled weights are never opened.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from denseir_jax.core import artifacts
+from denseir_jax.core.errors import InputError
+from denseir_jax.data.template import TextTemplate
+from denseir_jax.models import bert, heads, names, sentence
+from denseir_jax.models.bert import EncoderConfig, padded_vocab
+from denseir_jax.models.embedder import EmbedderConfig
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+_SIZES = {  # ours -> theirs
+    "vocab_size": "vocab_size",
+    "hidden": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "intermediate": "intermediate_size",
+    "max_length": "max_position_embeddings",
+    "types": "type_vocab_size",
+    "eps": "layer_norm_eps",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "init_std": "initializer_range",
+}
+# Settings that must have one value, which a config without the key has too (but for model_type).
+_FIXED = {
+    "model_type": "bert",
+    "hidden_act": "gelu",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+
+
+class HfFolder(NamedTuple):
+    """What a folder holds: params are ``{"encoder", ["mlm_head"], ["projection"]}`` in float32 numpy; `tokenizer` is its path."""
+
+    encoder: EncoderConfig
+    params: dict[str, Any]
+    embedder: EmbedderConfig
+    tokenizer: Path
+
+
+@runtime_checkable
+class SavedTokenizer(Protocol):
+    """What is needed of a tokenizer to write it beside the weights."""
+
+    vocab_size: int
+    pad_id: int
+
+    def save(self, folder: Path, max_length: int | None = None) -> None: ...
+
+
+def read_folder(folder: str | Path) -> HfFolder:
+    """Read a BERT encoder, with its MLM head and its sentence-transformers modules where there are any.
+
+    Raises:
+        InputError: no folder or config; another architecture, activation or position embedding; pickled weights only;
+            missing, unexpected or misshapen tensors; pooling that cannot be expressed. What it is, is named.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; expected a Hugging Face model folder")
+    body = sentence.body_of(folder)
+    config = _read_config(body)
+    where = _locate(body)
+    encoder_prefix = "bert." if any(name.startswith("bert.embeddings.") for name in where) else ""
+    has_head = f"{names.HEAD_PREFIX}transform.dense.weight" in where
+    params: dict[str, Any] = {}
+    shapes = names.encoder_to_hf(_template(lambda key: bert.init_encoder(config, key)), config.vocab_size, encoder_prefix)
+    _refuse_unexpected(body, where, encoder_prefix, shapes)
+    rows = padded_vocab(config.vocab_size)
+    params["encoder"] = names.encoder_from_hf(_read(body, where, shapes), config.layers, rows, encoder_prefix)
+    if has_head:
+        shapes = names.mlm_head_to_hf(_template(lambda key: heads.init_mlm_head(config, key)), config.vocab_size)
+        params["mlm_head"] = names.mlm_head_from_hf(_read(body, where, shapes), rows, config.tied_output)
+    embedder, projection = sentence.read_modules(folder, config.hidden)
+    if projection is not None:
+        params["projection"] = projection
+    return HfFolder(config, params, embedder, body)
+
+
+def _read_config(folder: Path) -> EncoderConfig:
+    config = artifacts.read_json(folder / "config.json")
+    for key, wanted in _FIXED.items():
+        found = config.get(key, "(none)" if key == "model_type" else wanted)
+        if found != wanted:
+            raise InputError(f"{folder}/config.json: {key} {found!r} is not supported; expected {wanted!r}")
+    lost = [key for key in list(_SIZES.values())[:5] if key not in config]
+    if lost:
+        raise InputError(f"{folder}/config.json lacks {', '.join(lost)}")
+    sizes = {ours: config[theirs] for ours, theirs in _SIZES.items() if theirs in config}
+    try:
+        return EncoderConfig(**sizes, tied_output=bool(config.get("tie_word_embeddings", True)))
+    except ValueError as error:
+        raise InputError(f"{folder}/config.json: {error}") from None
+
+
+def _locate(folder: Path) -> dict[str, tuple[Path, str]]:
+    """Tensor name -> (file, name in it), for one file or an index of several. Old LayerNorm names (gamma, beta) are mended."""
+    if (folder / WEIGHTS).exists():
+        with _opened(folder / WEIGHTS) as file:
+            found = dict.fromkeys(file.keys(), folder / WEIGHTS)
+    elif (folder / INDEX).exists():
+        found = {name: folder / shard for name, shard in artifacts.read_json(folder / INDEX)["weight_map"].items()}
+    else:
+        pickled = sorted(path.name for path in [*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.ckpt")])
+        if pickled:
+            raise InputError(
+                f"{folder} holds only {pickled[0]}, a pickle, which can run any code when it is opened; convert it to {WEIGHTS} "
+                "with a tool that you trust, e.g. save_pretrained of transformers"
+            )
+        raise InputError(f"{folder} holds no {WEIGHTS}")
+    where = {
+        name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): (path, name)
+        for name, path in found.items()
+    }
+    copied = f"{names.HEAD_PREFIX}decoder.bias"
+    return {f"{names.HEAD_PREFIX}bias": where[copied]} | where if copied in where else where
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return safe_open(path, "np")
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} cannot be read as safetensors: {error}") from None
+
+
+def _template(init: Any) -> Any:
+    """Parameters of the right shapes that take no memory, for names and shapes alone."""
+    shapes = jax.eval_shape(lambda: init(jax.random.key(0)))
+    return jax.tree.map(lambda leaf: np.broadcast_to(np.float32(0), leaf.shape), shapes)
+
+
+def _refuse_unexpected(folder: Path, where: Iterable[str], prefix: str, expected: Iterable[str]) -> None:
+    known = {*expected, *(prefix + name for name in _BUFFERS)}
+    ours = (f"{prefix}embeddings.", f"{prefix}encoder.")
+    extra = sorted(name for name in where if name.startswith(ours) and name not in known)
+    if extra:
+        raise InputError(f"{folder}: tensors that this encoder has no place for: {_some(extra)}; config.json and weights do not match")
+
+
+def _read(folder: Path, where: Mapping[str, tuple[Path, str]], shapes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The named tensors in float32, after checking presence, kind and shape of each."""
+    missing = sorted(name for name in shapes if name not in where)
+    if missing:
+        raise InputError(f"{folder}: missing tensors: {_some(missing)}")
+    out: dict[str, np.ndarray] = {}
+    for path in sorted({where[name][0] for name in shapes}):
+        with _opened(path) as file:
+            stored = set(file.keys())
+            for name in (name for name in shapes if where[name][0] == path):
+                if where[name][1] not in stored:
+                    raise InputError(f"{path} lacks the tensor {where[name][1]} that {INDEX} promises")
+                tensor = file.get_tensor(where[name][1])
+                if tensor.shape != shapes[name].shape:
+                    raise InputError(
+                        f"{path}: {name} has the shape {list(tensor.shape)}; expected {list(shapes[name].shape)} from config.json"
+                    )
+                if tensor.dtype.name not in ("float16", "bfloat16", "float32", "float64"):
+                    raise InputError(f"{path}: {name} is {tensor.dtype.name}; expected floating point numbers")
+                out[name] = tensor.astype(np.float32)
+    return out
+
+
+def _some(items: list[str]) -> str:
+    return ", ".join(items[:5]) + (f" and {len(items) - 5} more" if len(items) > 5 else "")
+
+
+def write_folder(
+    folder: str | Path,
+    encoder: EncoderConfig,
+    embedder: EmbedderConfig,
+    params: Mapping[str, Any],
+    tokenizer: SavedTokenizer,
+    template: TextTemplate,
+) -> None:
+    """Write a folder that `read_folder`, transformers and sentence-transformers load; whole or not at all.
+
+    Title join and the queries' own length have no place in it: sentence-transformers cuts every text at the longer of the
+    two lengths. The vocabulary is cropped to its true size.
+
+    Args:
+        params: {"encoder", ["mlm_head"], ["projection"]}, numpy or JAX.
+    Raises:
+        InputError: pooling that sentence-transformers cannot express, or a tokenizer with more tokens than the encoder.
+    """
+    sentence.check_expressible(embedder)
+    if tokenizer.vocab_size > encoder.vocab_size:
+        raise InputError(f"the tokenizer has {tokenizer.vocab_size} tokens, the encoder {encoder.vocab_size}; they do not belong together")
+    head = params.get("mlm_head")
+    tensors = names.encoder_to_hf(params["encoder"], encoder.vocab_size, "bert." if head else "")
+    if head:
+        tensors |= names.mlm_head_to_hf(head, encoder.vocab_size)
+    longest = min(max(template.query_length, template.passage_length), encoder.max_length)
+    with artifacts.new_folder(Path(folder)) as temporary:
+        contents = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
+        save_file(contents, temporary / WEIGHTS, metadata={"format": "pt"})
+        artifacts.write_json(temporary / "config.json", _config(encoder, tokenizer.pad_id, with_head=head is not None))
+        tokenizer.save(temporary, longest)
+        sentence.write_modules(temporary, embedder, params, encoder.hidden, template, longest)
+
+
+def _config(encoder: EncoderConfig, pad_id: int, with_head: bool) -> dict[str, Any]:
+    sizes = {theirs: getattr(encoder, ours) for ours, theirs in _SIZES.items()}
+    return {
+        **sizes,
+        **_FIXED,
+        "architectures": ["BertForMaskedLM" if with_head else "BertModel"],
+        "pad_token_id": pad_id,
+        "tie_word_embeddings": encoder.tied_output,
+    }

@@ -2,8 +2,8 @@
 
 A file:       --config.run=FILE --config.qrels=FILE
 A retriever:  --config.dataset=beir:FOLDER --config.retriever=run:DIR
-BM25:         --config.dataset=beir:FOLDER --config.bm25=true
-A hybrid:     --config.dataset=beir:FOLDER --config.retriever=run:DIR --config.bm25=true   (its weight is tuned on the split dev)
+BM25:         --config.dataset=beir:FOLDER --config.retriever=bm25
+A hybrid:     --config.dataset=beir:FOLDER --config.retriever=run:DIR --config.hybrid=true   (its weight is tuned on the split dev)
 """
 
 from denseir_jax.core.config import card

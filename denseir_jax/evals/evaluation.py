@@ -132,7 +132,7 @@ def _check_match(run: Run, qrels: Qrels, documents_known: bool) -> None:
     common = [query for query in run if query in qrels]
     if not common:
         raise InputError(f"no query id of the run is in the qrels (run: {next(iter(run))!r} ..., qrels: {next(iter(qrels))!r} ...)")
-    known = {document for query in qrels for document in qrels[query]}
+    known = dict.fromkeys(document for judged in qrels.values() for document in judged)  # in order: the message is always the same
     if documents_known or any(document in known for query in run for document, _ in run[query]):
         return
     example = next((document for query in run for document, _ in run[query]), None)

@@ -118,7 +118,7 @@ def test_ms_marco_run_without_scores(call):
         ((*files(), "--config.measures=nDGC@10"), "unknown measure 'nDGC@10': did you mean nDCG?"),
         ((*files(), "--config.measures=R"), "needs a cutoff"),
         ((*files(), "--config.averagin=run"), "did you mean 'averaging'"),
-        ((*files(), "--config.bm25=true"), "config.run is a ranking already"),
+        ((*files(), "--config.retriever=bm25"), "config.run is a ranking already"),
         (("--config.dataset=beir:.",), "needs something that ranks"),
         ((*files(), "--config.dataset=beir:."), "run and dataset are both given"),
         (files("other.run"), "no query id of the run is in the qrels (run: 'x1' ..., qrels: 'q1' ...)"),

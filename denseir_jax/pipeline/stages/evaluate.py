@@ -29,30 +29,31 @@ from denseir_jax.search.bm25 import Bm25Config
 RUN, TABLE = "run.trec", "table.txt"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
-    """What to evaluate. Either `run` and `qrels`, or `dataset` with `retriever`, with `bm25`, or with both (a hybrid).
+    """What to evaluate: either `run` and `qrels`, or `dataset` and `retriever`.
 
     Attributes:
         run: a run file, TREC or MS MARCO. qrels: judgments for it. queries: its query texts (id, tab, text), if at hand.
-        dataset: format:path. split: which queries. retriever: run:DIR or hf:DIR. bm25: rank by BM25.
-        embeddings: folder of a finished encode run of the dataset's corpus by this retriever; "": encode here.
+        dataset: format:path. split: which queries. retriever: "bm25", run:DIR or hf:DIR. hybrid: it together with BM25.
+        embeddings: a finished encode run of that retriever; without it the corpus is encoded here.
         index: exact, or ScaNN. depth: passages a query. template: how texts are written for hf: (a run brings its own).
         fusion: of a hybrid: BM25 + weight x dense, or reciprocal ranks. normalisation: of the scores before they are
-        added. tune_split, tune_measure: what the weight is chosen by. bm25_settings: of BM25.
+        added. tune_split, tune_measure: what the weight is chosen by. bm25: its settings.
         measures: in the grammar of ir-measures. averaging: which queries a mean is over.
         baseline: folder of a finished evaluate run on the same judgments, for paired tests.
         on_bad_row: refuse a file at its first bad row, or skip and count. seed: of index sampling.
     """
 
+    stage: str = "evaluate"
     run: str = ""
     qrels: str = ""
     queries: str = ""
     dataset: str = ""
     split: str = "test"
     retriever: str = ""
-    bm25: bool = False
-    embeddings: str = ""
+    hybrid: bool = False
+    embeddings: str | None = None
     index: Literal["exact", "scann"] = "exact"
     depth: int = 1000
     template: TextTemplate = TextTemplate()
@@ -60,10 +61,10 @@ class EvaluateConfig:
     normalisation: Normalisation = "raw"
     tune_split: str = "dev"
     tune_measure: str = "nDCG@10"
-    bm25_settings: Bm25Config = Bm25Config()
+    bm25: Bm25Config = Bm25Config()
     measures: tuple[str, ...] = ("RR@10", "nDCG@10", "R@100")
     averaging: Averaging = "run"
-    baseline: str = ""
+    baseline: str | None = None
     on_bad_row: Literal["error", "skip"] = "error"
     seed: int = 0
 
@@ -72,7 +73,9 @@ class EvaluateConfig:
             raise ValueError(f"depth={self.depth} must be at least 1")
         if self.run and self.dataset:
             raise ValueError("run and dataset are both given; a run file is judged by qrels, a dataset by its own judgments")
-        if self.retriever and self.bm25 and self.fusion == "weighted" and self.tune_split == self.split:
+        if self.retriever == "bm25" and (self.hybrid or self.embeddings):
+            raise ValueError("hybrid and embeddings go with a dense retriever; retriever=bm25 needs neither")
+        if self.hybrid and self.fusion == "weighted" and self.tune_split == self.split:
             raise ValueError(f"tune_split and split are both {self.split!r}; a weight tuned on the queries it is judged by would flatter")
 
     def check(self) -> None:
@@ -86,10 +89,10 @@ class EvaluateConfig:
             raise ConfigError("nothing to evaluate; expected --config.run=FILE --config.qrels=FILE, or --config.dataset=format:path")
         if self.run and not self.qrels:
             raise ConfigError("config.qrels is empty; expected --config.qrels=FILE, the judgments for config.run")
-        if self.run and (self.retriever or self.bm25):
-            raise ConfigError("config.run is a ranking already; config.retriever and config.bm25 go with config.dataset")
-        if self.dataset and not self.retriever and not self.bm25:
-            raise ConfigError("config.dataset needs something that ranks: --config.retriever=run:DIR|hf:DIR, --config.bm25=true, or both")
+        if self.run and self.retriever:
+            raise ConfigError("config.run is a ranking already; config.retriever goes with config.dataset")
+        if self.dataset and not self.retriever:
+            raise ConfigError("config.dataset needs something that ranks: --config.retriever=bm25|run:DIR|hf:DIR")
 
 
 def inputs(config: EvaluateConfig) -> dict[str, str | Path]:
@@ -99,7 +102,7 @@ def inputs(config: EvaluateConfig) -> dict[str, str | Path]:
     found: dict[str, str | Path] = {name: Path(path) for name, path in files.items() if path}
     if config.dataset:
         found["dataset"] = sources.identity(config.dataset)
-    if config.retriever:
+    if config.retriever not in ("", "bm25"):
         from denseir_jax.search.retriever import folder_of  # JAX comes with it, which a run file needs not wait for
 
         found["retriever"] = folder_of(config.retriever)
@@ -160,8 +163,7 @@ def _rank(run: Run, config: EvaluateConfig, bad: BadRows) -> tuple[Ranking, Qrel
 
 
 def _table(run: Run, config: EvaluateConfig, evaluation: Evaluation) -> tables.Table:
-    dense = f"dense ({config.retriever})" if config.retriever else ""
-    name = Path(config.run).name or " + ".join(filter(None, ["BM25" if config.bm25 else "", dense]))
+    name = Path(config.run).name or ("BM25 + " if config.hybrid else "") + config.retriever
     rows = {name: evaluation}
     if config.baseline:
         folder = Path(config.baseline)

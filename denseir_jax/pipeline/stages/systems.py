@@ -1,7 +1,6 @@
 """What ranks a dataset's passages for `evaluate`: a retriever, BM25, or both as a hybrid."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,16 +14,16 @@ from denseir_jax.core.errors import InputError
 from denseir_jax.data.records import Dataset, Ranking
 from denseir_jax.evals import hybrid
 from denseir_jax.evals.hybrid import Scorer
+from denseir_jax.pipeline.stages.encode import VECTORS, EncodeConfig, given
 from denseir_jax.pipeline.stages.evaluate import EvaluateConfig
-from denseir_jax.search import corpus
+from denseir_jax.search import shards
 from denseir_jax.search.bm25 import Bm25
-from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.encode import encode_queries
 from denseir_jax.search.index import ExactIndex, Index, to_ranking, unit
-from denseir_jax.search.retriever import Retriever, load_retriever
+from denseir_jax.search.retriever import load_retriever
 from denseir_jax.search.scann_index import ScannConfig, open_or_build
 
-EMBEDDINGS, INDEX = "embeddings", "index"
+INDEX = "index"
 
 
 class Ranker(Protocol):
@@ -42,11 +41,10 @@ class Ranker(Protocol):
 
 def build(config: EvaluateConfig, dataset: Dataset, folder: Path) -> Ranker:
     """The system that the config asks for; what it makes on the way is kept in `folder`."""
-    dense = Dense(config, dataset, folder) if config.retriever else None
-    if not config.bm25:
-        assert dense is not None  # the config was checked
+    dense = None if config.retriever == "bm25" else Dense(config, dataset, folder)
+    if dense is not None and not config.hybrid:
         return dense
-    sparse = Sparse(Bm25.build(dataset.corpus(), config.bm25_settings), config.depth)
+    sparse = Sparse(Bm25.build(dataset.corpus(), config.bm25), config.depth)
     return Hybrid(config, dataset, sparse, dense) if dense is not None else sparse
 
 
@@ -70,22 +68,22 @@ class Dense:
 
     def __init__(self, config: EvaluateConfig, dataset: Dataset, folder: Path):
         self._config, self._folder = config, folder
-        template = config.template if config.retriever.startswith("hf:") else None
-        self._retriever = load_retriever(config.retriever, template)
-        self._vectors = self._given() if config.embeddings else self._encoded(dataset)
+        self._retriever = load_retriever(config.retriever, given(config.template))
+        self._vectors = shards.open_for(self._encoded(dataset), self._retriever)
         self.ids = self._vectors.ids
         self._row = {document: row for row, document in enumerate(self.ids)}
         self._index: Index | None = None
 
-    def _given(self) -> Embeddings:
-        folder = Path(self._config.embeddings)
-        finished_run(folder, ("encode",))
-        vectors = Embeddings.open(folder / EMBEDDINGS)
-        check_same_model(vectors, self._retriever, folder)
-        return vectors
-
-    def _encoded(self, dataset: Dataset) -> Embeddings:
-        return corpus.encode_corpus(self._retriever, dataset.corpus(), self._folder / EMBEDDINGS)
+    def _encoded(self, dataset: Dataset) -> Path:
+        """The folder of the corpus's vectors: of the encode run that is named, or made here."""
+        if self._config.embeddings:
+            finished_run(self._config.embeddings, ("encode",))
+            return Path(self._config.embeddings) / VECTORS
+        settings = EncodeConfig()
+        chunks = shards.chunks_of_passages(dataset.corpus(), self._retriever, settings.shard_rows)
+        folder = self._folder / VECTORS
+        shards.encode_corpus(folder, self._retriever, chunks, None, settings.dtype, settings.batch_tokens)
+        return folder
 
     def rank(self, queries: Mapping[str, str]) -> tuple[Ranking, dict[str, Any]]:
         """As `Ranker.rank`."""
@@ -154,16 +152,3 @@ class Hybrid:
             self._sparse.scorer(queries),
             self._dense.scorer(queries, vectors),
         )
-
-
-def check_same_model(vectors: Embeddings, retriever: Retriever, folder: Path) -> None:
-    """Refuse vectors that another model, template or tokenizer made.
-
-    Raises:
-        InputError: the first key that differs is named.
-    """
-    made, wanted = vectors.facts["model"], json.loads(json.dumps(retriever.model))
-    for key in sorted({**made, **wanted}):
-        if made.get(key) != wanted.get(key):
-            shown = f"{key}: {made.get(key)!r} there, {wanted.get(key)!r} here"
-            raise InputError(f"{folder} was encoded by another model than the retriever ({shown})")

@@ -1,0 +1,118 @@
+"""Rows of training batches. A row is a function of its stream index alone, so any process can make any row at any time."""
+
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from denseir_jax.core.errors import InputError
+from denseir_jax.data import hashing
+from denseir_jax.data.order import SeededOrder
+from denseir_jax.data.tokens import TokenStore
+
+Crop = Literal["random", "head"]
+
+
+@runtime_checkable
+class RowSource(Protocol):
+    """Where a training run's rows come from.
+
+    Attributes:
+        n_items: rows of one epoch.
+    """
+
+    n_items: int
+
+    def rows(self, stream: Int[np.ndarray, " k"]) -> dict[str, np.ndarray]:
+        """The rows at these (global) stream indices: int32 arrays with leading dimension k."""
+        ...
+
+    def names(self, stream: Int[np.ndarray, " k"]) -> list[str]:
+        """What a person calls the rows at these stream indices: ids of documents or queries, for messages."""
+        ...
+
+
+def random_of(seed: int, stream_index: int) -> np.random.Generator:
+    """The generator of one row. It costs about 20 microseconds; `hashing.uniform` over an array of rows costs next to none."""
+    return hashing.generator(seed, "row", stream_index)
+
+
+def crop(
+    ids: Int[np.ndarray, " t"], word_start: Bool[np.ndarray, " t"], room: int, where: Crop, rng: np.random.Generator | None = None
+) -> tuple[Int[np.ndarray, " r"], Bool[np.ndarray, " r"]]:
+    """One window of at most `room` tokens: at the head, or at a random offset drawn from `rng`. Its first token starts a word."""
+    over = max(0, len(ids) - room)
+    start = int(rng.integers(over + 1)) if where == "random" and rng is not None else 0
+    words = word_start[start : start + room].copy()
+    words[:1] = True
+    return ids[start : start + room], words
+
+
+def pack_row(ids: Int[np.ndarray, " t"], cls_id: int, sep_id: int, pad_id: int, length: int) -> Int[np.ndarray, " l"]:
+    """[CLS] ids [SEP], padded to `length`: int32. `ids` is cut at the end if it does not fit."""
+    ids = ids[: length - 2]
+    row = np.full(length, pad_id, np.int32)
+    row[0], row[len(ids) + 1] = cls_id, sep_id
+    row[1 : len(ids) + 1] = ids
+    return row
+
+
+def frame(
+    ids: Int[np.ndarray, "k w"], lengths: Int[np.ndarray, " k"], cls_id: int, sep_id: int, pad_id: int
+) -> tuple[Int[np.ndarray, "k w+2"], Int[np.ndarray, " k"]]:
+    """`pack_row` for many rows: int32 [k, w + 2], and real tokens int32 [k]. Of row i the first `lengths[i]` ids count."""
+    k, width = ids.shape
+    rows = np.full((k, width + 2), pad_id, np.int32)
+    rows[:, 1:-1] = np.where(np.arange(width) < lengths[:, None], ids, pad_id)
+    rows[:, 0] = cls_id
+    rows[np.arange(k), lengths + 1] = sep_id
+    return rows, (lengths + 2).astype(np.int32)
+
+
+class MaskedTextRows:
+    """Pieces of the store as rows for objectives over masked text (the masks are drawn on the device).
+
+    A piece longer than `length` - 2 tokens is cropped once: to a window at a random offset, drawn by (seed, stream index),
+    or at its head. Empty pieces are left out of the order and counted in `skipped`.
+
+    Args:
+        length: tokens of a row, [CLS] and [SEP] included.
+    Raises:
+        InputError: the store holds no token.
+    """
+
+    def __init__(self, store: TokenStore, length: int, seed: int, crop: Crop = "random"):
+        self.store, self.length, self.seed, self.crop = store, length, seed, crop
+        self._pieces = np.flatnonzero(store.pieces[:, 1] > store.pieces[:, 0])
+        self.n_items, self.skipped = len(self._pieces), store.n_pieces - len(self._pieces)
+        if not self.n_items:
+            raise InputError(f"{store.folder} holds no text to train on: all {store.n_documents} documents are empty")
+        self._order = SeededOrder(self.n_items, seed)
+
+    def rows(self, stream: Int[np.ndarray, " k"]) -> dict[str, np.ndarray]:
+        """Fields, all int32: ``input_ids`` [k, L]; ``length`` [k], with [CLS] and [SEP]; ``word_start`` [k, L], 1 where a
+        maskable word starts; ``index`` [k], the stream index; ``document`` [k], the row in the corpus."""
+        pieces = self._pieces[self._order.items(stream)]
+        starts, ends = self.store.pieces[pieces].T
+        room, lengths = self.length - 2, ends - starts
+        if self.crop == "random":
+            over = np.maximum(lengths - room, 0)
+            starts = starts + hashing.below(hashing.uniform(self.seed, "crop", stream), over + 1)
+        lengths = np.minimum(lengths, room)
+        window = self.store.window(starts, lengths, room)
+        ids = self.store.special_ids
+        rows, real = frame(window.ids, lengths, ids.cls, ids.sep, ids.pad)
+        words = np.zeros_like(rows)
+        words[:, 1:-1] = window.word_start
+        words[:, 1] = 1
+        return {
+            "input_ids": rows,
+            "length": real,
+            "word_start": words,
+            "index": stream.astype(np.int32),
+            "document": self.store.piece_document[pieces].astype(np.int32),
+        }
+
+    def names(self, stream: Int[np.ndarray, " k"]) -> list[str]:
+        """Ids of the documents that the rows at these stream indices come from."""
+        return [self.store.ids[row] for row in self.store.piece_document[self._pieces[self._order.items(stream)]].tolist()]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from denseir_jax.core import artifacts
+from denseir_jax.core import artifacts, failpoints
 from denseir_jax.core.errors import InputError
 
 FACTS, IDS = "embeddings.json", "ids.txt"
@@ -54,6 +54,7 @@ def write_shard(
     _check_finite(stored, ids, 0, f"; dtype is {dtype}")
     path = folder / f"{number:05d}.npy"
     artifacts.write_array(path, stored)
+    failpoints.reach("encode_shard")
     record = {"model": dict(model), "source": source, "rows": len(stored), "dimension": stored.shape[1]}
     artifacts.write_json(path.with_suffix(".json"), {**record, "sha256": artifacts.file_sha256(path)})
 

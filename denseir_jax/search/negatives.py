@@ -38,6 +38,11 @@ class NegativesConfig:
         if self.absolute_margin is not None and self.relative_margin is not None:
             raise ValueError("absolute_margin and relative_margin are two ways to say one thing; set one")
 
+    @property
+    def has_margin(self) -> bool:
+        """Whether scores of positives are needed."""
+        return self.absolute_margin is not None or self.relative_margin is not None
+
 
 @dataclasses.dataclass(frozen=True)
 class Negative:
@@ -98,14 +103,13 @@ def mine(
     Raises:
         InputError: a margin is asked for without scores of positives, or a ranked passage has no text key.
     """
-    margin = config.absolute_margin is not None or config.relative_margin is not None
-    if margin and best_score is None:
+    if config.has_margin and best_score is None:
         raise InputError("a margin needs the scores of the positives; none were given")
     dropped: Counter[str] = Counter()
     chosen: dict[str, list[Negative]] = {}
     for query, line in ranking.items():
         bar = _bar(config, (best_score or {}).get(query))
-        if margin and bar == float("inf"):
+        if config.has_margin and bar == float("inf"):
             dropped["queries without a margin: no positive in the corpus"] += 1
         candidates = _candidates(line, known.get(query, ()), keys, config, bar, dropped)
         chosen[query] = _draw(candidates, config.n, seed, query, dropped)

@@ -1,0 +1,89 @@
+"""The stage `encode`: a corpus becomes vectors, shard by shard. A restart goes on after the last whole shard."""
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from denseir_jax.core.artifacts import Run
+from denseir_jax.core.command import Stage
+from denseir_jax.core.config import operational
+from denseir_jax.core.errors import ConfigError
+from denseir_jax.data import sources
+from denseir_jax.data.lines import BadRows
+from denseir_jax.data.template import TextTemplate
+from denseir_jax.data.tokens import TokenStore
+from denseir_jax.parallel import mesh
+from denseir_jax.search import embeddings, shards
+from denseir_jax.search.retriever import folder_of, load_retriever
+
+VECTORS = "vectors"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncodeConfig:
+    """What to encode, and with what.
+
+    Attributes:
+        retriever: run:DIR (a training run) or hf:DIR (a published model). corpus: source as format:path.
+        tokens: a finished prepare run, instead of corpus. template: for hf:DIR, which does not say how texts are
+        written; a run brings its own. dtype: of the stored vectors. shard_rows: passages a shard, the unit of resuming
+        and the window within which passages are sorted by length. batch_tokens: tokens computed at once, about.
+    """
+
+    stage: str = "encode"
+    retriever: str = ""
+    corpus: str | None = None
+    tokens: str | None = None
+    template: TextTemplate = TextTemplate()
+    dtype: Literal["float16", "float32"] = "float16"
+    shard_rows: int = 16384
+    batch_tokens: int = operational(16384)
+    on_bad_row: Literal["error", "skip"] = "error"
+
+    def __post_init__(self) -> None:
+        if self.shard_rows < 1 or self.batch_tokens < 1:
+            raise ValueError(f"shard_rows={self.shard_rows} and batch_tokens={self.batch_tokens} must be positive")
+
+
+def given(template: TextTemplate) -> TextTemplate | None:
+    """A template that differs from the default was asked for; the default leaves it to the retriever."""
+    return None if template == TextTemplate() else template
+
+
+def run_encode(run: Run) -> Mapping[str, Any]:
+    """Retriever and texts -> shards of vectors."""
+    config: EncodeConfig = run.config
+    retriever = load_retriever(config.retriever, given(config.template))
+    bad, total = BadRows(config.on_bad_row), None
+    if config.tokens:
+        store = TokenStore.open(config.tokens)
+        chunks, total = shards.chunks_of_store(store, retriever, config.shard_rows), store.n_documents
+    else:
+        chunks = shards.chunks_of_passages(sources.read_corpus(str(config.corpus), bad), retriever, config.shard_rows)
+    before = time.monotonic()
+    done = shards.encode_corpus(run.path / VECTORS, retriever, chunks, total, config.dtype, config.batch_tokens, *shards.this_process())
+    seconds = time.monotonic() - before
+    metrics = {**done, "skipped_rows": bad.counts, "seconds": round(seconds, 2), "passages_per_second": round(done["encoded"] / seconds, 1)}
+    # embeddings.json holds the hash of every shard and of the ids: one small file stands for all.
+    run.finish(metrics, outputs=[f"{VECTORS}/{embeddings.FACTS}"], model=retriever.model, n=done["n"], dimension=done["dimension"])
+    return metrics
+
+
+def inputs(config: EncodeConfig) -> Mapping[str, str | Path]:
+    """The retriever's folder, and the corpus or the prepare run."""
+    if bool(config.corpus) == bool(config.tokens):
+        raise ConfigError("set one of config.corpus (format:path) and config.tokens (a finished prepare run)")
+    texts = {"tokens": config.tokens} if config.tokens else {"corpus": sources.identity(str(config.corpus))}
+    return {"retriever": folder_of(config.retriever), **texts}
+
+
+stage = Stage(
+    name="encode",
+    config=EncodeConfig,
+    run=run_encode,
+    inputs=inputs,
+    summary="Encode a corpus into vectors with a trained retriever or a published model.",
+    start=mesh.initialize,
+)

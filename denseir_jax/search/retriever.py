@@ -1,0 +1,184 @@
+"""A retriever on disk and in hand: towers, tokenizer, text template, similarity. All that a vector depends on, kept together.
+
+A training run holds ``encoder/`` (one tower for both sides), or ``encoder_query/`` and ``encoder_passage/``: folders that
+transformers and sentence-transformers load. ``encoder/denseir.json`` adds what they do not say: template, similarity,
+and the hash of the parameters, by which vectors of two models are told apart.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import jax
+import numpy as np
+
+from denseir_jax.core import artifacts
+from denseir_jax.core.errors import InputError
+from denseir_jax.data.template import TextTemplate
+from denseir_jax.data.tokenizer import Tokenizer, load_tokenizer
+from denseir_jax.models import hf
+from denseir_jax.models.bert import EncoderConfig
+from denseir_jax.models.embedder import Embedder, EmbedderConfig
+from denseir_jax.search.index import Similarity
+
+FOLDER, FACTS = "encoder", "denseir.json"
+_SIDES = ("query", "passage")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tower:
+    """One encoder, its parameters {"encoder": ..., ["projection": ...]} as numpy arrays, the folder of its tokenizer."""
+
+    embedder: Embedder
+    params: Mapping[str, Any]
+    tokenizer_folder: Path
+
+
+@dataclasses.dataclass(frozen=True)
+class Retriever:
+    """What turns queries and passages into vectors to be compared.
+
+    Attributes:
+        query, passage: towers; the same object when tied. template, similarity: as trained. params_sha256: over both.
+    """
+
+    query: Tower
+    passage: Tower
+    tokenizer: Tokenizer
+    template: TextTemplate
+    similarity: Similarity
+    params_sha256: str
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """What passage vectors depend on, for manifests: equal here means vectors can be compared."""
+        return {
+            "params_sha256": self.params_sha256,
+            "tokenizer_sha256": self.tokenizer.sha256,
+            "template": dataclasses.asdict(self.template),
+            "embedder": dataclasses.asdict(self.passage.embedder.config),
+            "similarity": self.similarity,
+        }
+
+
+def save_retriever(
+    run_folder: Path,
+    towers: Mapping[str, Mapping[str, Any]],
+    encoder: EncoderConfig,
+    embedder: EmbedderConfig,
+    tokenizer: Tokenizer,
+    template: TextTemplate,
+    similarity: Similarity,
+) -> str:
+    """Write ``encoder/`` (or the two folders and ``encoder/denseir.json``) into a run folder; return the parameters' hash.
+
+    Args:
+        towers: one entry, of any name, for a tied retriever; else "query" and "passage". Each holds the parameters
+            {"encoder": ..., ["projection": ...]}; others (heads) are left out.
+    Raises:
+        ValueError: two towers of other names.
+    """
+    tied = len(towers) == 1
+    if not tied and set(towers) != set(_SIDES):
+        raise ValueError(f"towers must be one, or 'query' and 'passage'; got {sorted(towers)}")
+    hashes = {}
+    for name, params in towers.items():
+        folder = run_folder / (FOLDER if tied else f"{FOLDER}_{name}")
+        kept = {part: params[part] for part in ("encoder", "projection") if part in params}
+        hf.write_folder(folder, encoder, embedder, kept, tokenizer, template)
+        hashes[name] = _tower_sha256(_read_tower(folder))  # of what a reader gets, not of what was meant
+    facts = {
+        "template": dataclasses.asdict(template),
+        "similarity": similarity,
+        "towers": "tied" if tied else "untied",
+        "params_sha256": _together(list(hashes.values()) if tied else [hashes[side] for side in _SIDES]),
+    }
+    artifacts.write_json(run_folder / FOLDER / FACTS, facts)
+    return str(facts["params_sha256"])
+
+
+def folder_of(origin: str) -> Path:
+    """The folder that ``run:DIR`` or ``hf:DIR`` names, for hashing as an input.
+
+    Raises:
+        InputError: neither form, or no such folder.
+    """
+    kind, _, path = origin.partition(":")
+    if kind not in ("run", "hf") or not path:
+        raise InputError(f"retriever {origin!r}: expected run:DIR (a training run) or hf:DIR (a Hugging Face folder)")
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise InputError(f"retriever {origin!r}: {folder} is not a folder")
+    return folder
+
+
+def load_retriever(origin: str, template: TextTemplate | None = None) -> Retriever:
+    """Load a retriever.
+
+    Args:
+        origin: ``run:DIR``, a finished training run, or ``hf:DIR``, a sentence-transformers or transformers folder.
+        template: how texts are written for a published model, which does not say it; a run brings its own, and another
+            one is refused.
+    Raises:
+        InputError: no retriever there, its parameters are not those that its ``denseir.json`` was written for, or the
+            template is another than it was trained with.
+    """
+    folder = folder_of(origin)
+    if origin.startswith("run:"):
+        artifacts.finished_run(folder)
+        if not (folder / FOLDER / FACTS).exists():
+            raise InputError(
+                f"run folder {folder} holds no {FOLDER}/{FACTS}: it has no retriever in it; expected a pretrain or finetune run"
+            )
+        return _load_own(folder, template)
+    if (folder / FACTS).exists() and artifacts.read_json(folder / FACTS)["towers"] == "tied":
+        return _load_own(folder.parent, template, folder.name)
+    tower = _read_tower(folder)
+    template = template or TextTemplate()
+    longest = max(template.query_length, template.passage_length)
+    if longest > tower.embedder.encoder.max_length:
+        raise InputError(f"the template asks for {longest} tokens; {folder} has {tower.embedder.encoder.max_length} positions")
+    return Retriever(
+        tower, tower, load_tokenizer(tower.tokenizer_folder), template, _similarity(folder, tower), _together([_tower_sha256(tower)])
+    )
+
+
+def _load_own(run_folder: Path, template: TextTemplate | None, name: str = FOLDER) -> Retriever:
+    facts = artifacts.read_json(run_folder / name / FACTS)
+    own = TextTemplate(**facts["template"])
+    if template is not None and template != own:
+        raise InputError(f"{run_folder} was trained with the template {own}; another one was asked for: {template}")
+    if facts["similarity"] not in get_args(Similarity):
+        raise InputError(f"{run_folder / name / FACTS}: unknown similarity {facts['similarity']!r}")
+    folders = [run_folder / name] if facts["towers"] == "tied" else [run_folder / f"{name}_{side}" for side in _SIDES]
+    towers = [_read_tower(folder) for folder in folders]
+    found = _together([_tower_sha256(tower) for tower in towers])
+    if found != facts["params_sha256"]:
+        raise InputError(
+            f"{run_folder / name}: the parameters have the hash {found[:12]}, {FACTS} was written for {facts['params_sha256'][:12]}; "
+            "the folder was changed or mixed"
+        )
+    return Retriever(towers[0], towers[-1], load_tokenizer(towers[0].tokenizer_folder), own, facts["similarity"], found)
+
+
+def _read_tower(folder: Path) -> Tower:
+    found = hf.read_folder(folder)
+    kept: dict[str, Any] = {part: found.params[part] for part in ("encoder", "projection") if part in found.params}
+    return Tower(Embedder(found.encoder, found.embedder), kept, found.tokenizer)
+
+
+def _similarity(folder: Path, tower: Tower) -> Similarity:
+    """What a published model says; cosine if its vectors have length 1, else dot."""
+    path = folder / "config_sentence_transformers.json"
+    said = artifacts.read_json(path).get("similarity_fn_name") if path.exists() else None
+    return "cosine" if said == "cosine" or tower.embedder.config.normalize else "dot"
+
+
+def _tower_sha256(tower: Tower) -> str:
+    leaves = jax.tree_util.tree_leaves_with_path(tower.params)
+    return artifacts.arrays_sha256({jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves})
+
+
+def _together(hashes: list[str]) -> str:
+    return hashes[0] if len(hashes) == 1 else artifacts.json_sha256(hashes)

@@ -1,0 +1,70 @@
+import dataclasses
+import shutil
+from pathlib import Path
+
+import jax
+import pytest
+from tiny_retriever import TEMPLATE, write_run
+
+from denseir_jax.core import artifacts
+from denseir_jax.core.errors import InputError
+from denseir_jax.data.template import TextTemplate
+from denseir_jax.search.retriever import load_retriever
+
+
+def test_a_tied_run_comes_back(run_folder: Path) -> None:
+    found = load_retriever(f"run:{run_folder}")
+    assert found.query is found.passage and found.template == TEMPLATE and found.similarity == "cosine"
+    assert found.query.embedder.config.pooling == "mean" and found.query.embedder.config.normalize
+    assert found.params_sha256 == load_retriever(f"hf:{run_folder / 'encoder'}").params_sha256
+
+
+def test_an_untied_run_has_two_towers(run_folder: Path, untied_run_folder: Path) -> None:
+    found, tied = load_retriever(f"run:{untied_run_folder}"), load_retriever(f"run:{run_folder}")
+    pairs = zip(jax.tree.leaves(found.query.params), jax.tree.leaves(found.passage.params), jax.tree.leaves(tied.query.params), strict=True)
+    for query, passage, same in pairs:
+        assert (query == same).all() and (query != passage).any()
+    assert found.params_sha256 != tied.params_sha256
+
+
+def test_equal_parameters_have_equal_hashes_and_others_have_not(tmp_path: Path, run_folder: Path, other_run_folder: Path) -> None:
+    first = load_retriever(f"run:{run_folder}").params_sha256
+    assert load_retriever(f"run:{write_run(tmp_path / 'again')}").params_sha256 == first
+    assert load_retriever(f"run:{other_run_folder}").params_sha256 != first
+
+
+def test_exchanged_weights_are_refused(tmp_path: Path, run_folder: Path, other_run_folder: Path) -> None:
+    shutil.copytree(run_folder, tmp_path / "run")
+    shutil.copy(other_run_folder / "encoder" / "model.safetensors", tmp_path / "run" / "encoder" / "model.safetensors")
+    with pytest.raises(InputError, match="the folder was changed or mixed"):
+        load_retriever(f"run:{tmp_path / 'run'}")
+
+
+def test_the_template_is_enforced_for_runs_and_given_for_published_models(tmp_path: Path, run_folder: Path) -> None:
+    other = dataclasses.replace(TEMPLATE, query_prefix="")
+    assert load_retriever(f"run:{run_folder}", TEMPLATE).template == TEMPLATE
+    for origin in (f"run:{run_folder}", f"hf:{run_folder / 'encoder'}"):
+        with pytest.raises(InputError, match="was trained with the template"):
+            load_retriever(origin, other)
+    shutil.copytree(run_folder / "encoder", tmp_path / "published")
+    (tmp_path / "published" / "denseir.json").unlink()
+    assert load_retriever(f"hf:{tmp_path / 'published'}", other).template == other
+    with pytest.raises(InputError, match=r"asks for 128 tokens; .* has 64 positions"):
+        load_retriever(f"hf:{tmp_path / 'published'}", TextTemplate(passage_length=128))
+
+
+@pytest.mark.parametrize(
+    ("origin", "message"), [("encoder", "expected run:DIR"), ("run:", "expected run:DIR"), ("hf:/no/such", "is not a folder")]
+)
+def test_what_is_no_retriever(origin: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_retriever(origin)
+
+
+def test_a_run_without_a_retriever_is_refused(tmp_path: Path) -> None:
+    run = artifacts.Run(tmp_path / "run", "prepare", TEMPLATE).open({})
+    with pytest.raises(InputError, match="has not finished"):
+        load_retriever(f"run:{run.path}")
+    run.finish({})
+    with pytest.raises(InputError, match="has no retriever in it"):
+        load_retriever(f"run:{run.path}")

@@ -1,0 +1,160 @@
+"""What an objective is: how rows are made, and two pure functions that turn them into a loss.
+
+``per_row`` sees rows one by one: nothing of its result for a row may depend on another. ``over_batch`` is where rows meet.
+The train step calls ``per_row`` on the whole batch or on parts of it (vectors concatenated, sums added) and then
+``over_batch`` once, so micro-batches change neither loss nor gradients.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from denseir_jax.data.batches import RowSource
+from denseir_jax.data.tokenizer import Tokenizer
+from denseir_jax.data.tokens import TokenStore
+from denseir_jax.models.bert import EncoderConfig
+from denseir_jax.models.embedder import Embedder, EmbedderConfig
+
+Params = dict[str, Any]
+Batch = Mapping[str, jax.Array]
+Pair = tuple[jax.Array, jax.Array]  # (sum, count)
+Similarity = Literal["dot", "cosine"]
+
+
+@dataclass(frozen=True)
+class Field:
+    """An int32 batch field: its dimensions after the batch, numbers, or a name where only the data knows the size."""
+
+    tail: tuple[int | str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an objective is built from, beside its own config.
+
+    Attributes:
+        encoder, embedder: the model. cls_id, sep_id, pad_id, mask_id, unk_id: tokens that are never masked or predicted.
+        vocab_size: true size, without padding. query_length, passage_length: tokens of a row with [CLS] and [SEP].
+        seed: of masks and of the order of rows.
+    """
+
+    encoder: EncoderConfig
+    embedder: EmbedderConfig
+    cls_id: int
+    sep_id: int
+    pad_id: int
+    mask_id: int
+    vocab_size: int
+    query_length: int
+    passage_length: int
+    seed: int
+    unk_id: int | None = None
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        """Ids that are never masked."""
+        known = (self.cls_id, self.sep_id, self.pad_id, self.mask_id)
+        return known if self.unk_id is None else (*known, self.unk_id)
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """One objective, built from its config and a context."""
+
+    @property
+    def similarity(self) -> Similarity:
+        """How the vectors that come out are to be compared."""
+        ...
+
+    def fields(self) -> dict[str, Field]:
+        """The batch fields that the two functions read; checked before anything compiles."""
+        ...
+
+    def rows(self, store: TokenStore, groups: Path | None = None, tokenizer: Tokenizer | None = None) -> RowSource:
+        """Where rows come from.
+
+        Args:
+            store: the corpus. groups: a training set on disk, tokenizer: for its queries; where there are judged queries.
+        Raises:
+            InputError: the data cannot serve this objective.
+        """
+        ...
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        """Fresh parameters, heads and decoders included."""
+        ...
+
+    def per_row(
+        self, params: Params, rows: Batch, keys: Key[Array, " b"] | None, train: bool
+    ) -> tuple[dict[str, jax.Array], dict[str, Pair]]:
+        """Vectors [b, ...] for `over_batch`, and (sum, count) pairs that add up over rows.
+
+        Args:
+            keys: one dropout key a row, or None. train: whether dropout is on.
+        """
+        ...
+
+    def over_batch(
+        self, params: Params, vectors: Mapping[str, jax.Array], sums: Mapping[str, Pair], batch: Batch
+    ) -> tuple[jax.Array, dict[str, Pair]]:
+        """The loss over the global batch, and metrics as (sum, count); ``tokens`` and ``cells`` count real and all tokens."""
+        ...
+
+    def towers(self, params: Params) -> dict[str, Params]:
+        """The retriever inside `params`: one tower for both sides, or "query" and "passage"."""
+        ...
+
+    def embed_query(self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"]) -> Float[Array, "b d"]:
+        """Vectors of queries, as `similarity` compares them."""
+        ...
+
+    def embed_passage(self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"]) -> Float[Array, "b d"]:
+        """Vectors of passages."""
+        ...
+
+
+@dataclass(frozen=True)
+class OneTower:
+    """What objectives with one encoder for both sides share."""
+
+    context: Context
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """Pools, projects and normalises."""
+        return Embedder(self.context.encoder, self.context.embedder)
+
+    @property
+    def similarity(self) -> Similarity:
+        """Cosine where the vectors are normalised."""
+        return "cosine" if self.context.embedder.normalize else "dot"
+
+    def towers(self, params: Params) -> dict[str, Params]:
+        """The encoder and its projection; heads and decoders stay behind."""
+        return {"encoder": {name: params[name] for name in ("encoder", "projection") if name in params}}
+
+    def embed_query(self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"]) -> Float[Array, "b d"]:
+        """Vectors of queries."""
+        return self.embedder.embed(params, ids, length)
+
+    def embed_passage(self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"]) -> Float[Array, "b d"]:
+        """Vectors of passages."""
+        return self.embedder.embed(params, ids, length)
+
+
+def token_counts(*texts: tuple[jax.Array, int]) -> dict[str, Pair]:
+    """The metrics ``tokens`` and ``cells`` of texts given as (lengths of any shape, padded width)."""
+    one = jnp.ones((), jnp.float32)
+    tokens = sum((jnp.sum(length, dtype=jnp.float32) for length, _ in texts), jnp.zeros((), jnp.float32))
+    return {"tokens": (tokens, one), "cells": (one * sum(length.size * width for length, width in texts), one)}
+
+
+def side_keys(keys: Key[Array, " b"] | None, side: int) -> Key[Array, " b"] | None:
+    """Dropout keys for one of several texts of a row, so that no two share their bits."""
+    return None if keys is None else jax.vmap(jax.random.fold_in, (0, None))(keys, side)

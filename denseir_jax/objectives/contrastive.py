@@ -1,0 +1,165 @@
+"""Contrastive fine-tuning: softmax NLL over the passages of all groups of the global batch (Karpukhin et al. 2020, section 3.2)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from denseir_jax.core.errors import InputError
+from denseir_jax.data.batches import RowSource
+from denseir_jax.data.lines import BadRows
+from denseir_jax.data.tokenizer import Tokenizer
+from denseir_jax.data.tokens import TokenStore
+from denseir_jax.data.training_set import GroupRows, read_training_set
+from denseir_jax.models.embedder import Embedder
+from denseir_jax.objectives.base import Batch, Context, Field, Objective, Pair, Params, Similarity, side_keys, token_counts
+from denseir_jax.objectives.registry import register
+from denseir_jax.parallel import contrastive
+
+EXAMPLES = "training_set.jsonl"  # in the folder of a training set
+
+
+@register
+@dataclass(frozen=True)
+class ContrastiveConfig:
+    """Fine-tuning on groups of one query, one positive and hard negatives.
+
+    Attributes:
+        group_size: passages of a group, the positive included. sources: pools of negatives to draw from; all if empty.
+        fill: what to do where a query has too few negatives. temperature: scores are divided by it. tied: one encoder for
+        both sides. in_batch: passages of other groups are candidates too. symmetric: positives must find their query too,
+        the two losses averaged.
+    """
+
+    name: str = "contrastive"
+    group_size: int = 8
+    sources: tuple[str, ...] = ()
+    fill: Literal["random", "error"] = "random"
+    temperature: float = 1.0
+    similarity: Similarity = "dot"
+    tied: bool = True
+    in_batch: bool = True
+    symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        if self.group_size < 1:
+            raise ValueError(f"group_size={self.group_size} must be at least 1: the positive")
+        if self.temperature <= 0:
+            raise ValueError(f"temperature={self.temperature} must be positive")
+        if not self.in_batch and (self.symmetric or self.group_size < 2):
+            raise ValueError("in_batch=False leaves nothing to compare with: it needs group_size >= 2 and symmetric=False")
+
+    def build(self, context: Context) -> Objective:
+        """The objective for a model and its data."""
+        return Contrastive(context, self)
+
+
+@dataclass(frozen=True)
+class Contrastive:
+    """L = mean_i [ logsumexp_c(s_ic / t) - s_i,positive / t ]; candidates that answer query i by their id are masked."""
+
+    context: Context
+    config: ContrastiveConfig
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """Pools, projects and normalises; one configuration for both towers."""
+        return Embedder(self.context.encoder, self.context.embedder)
+
+    @property
+    def similarity(self) -> Similarity:
+        """As configured; vectors that the embedder normalises already are compared by cosine either way."""
+        return "cosine" if self.context.embedder.normalize else self.config.similarity
+
+    def fields(self) -> dict[str, Field]:
+        """A query and its group; `known` lists everything that answers the query, by the ids of `passage_row`."""
+        n = self.config.group_size
+        return {
+            "query_ids": Field((self.context.query_length,)),
+            "query_length": Field(),
+            "passage_ids": Field((n, self.context.passage_length)),
+            "passage_length": Field((n,)),
+            "passage_row": Field((n,)),
+            "known": Field(("known",)),
+            "index": Field(),
+        }
+
+    def rows(self, store: TokenStore, groups: Path | None = None, tokenizer: Tokenizer | None = None) -> RowSource:
+        """Groups from a training set on disk (a folder that holds ``training_set.jsonl``, or the file)."""
+        if groups is None:
+            raise InputError("the contrastive objective learns from judged queries: it needs a training set, not a corpus alone")
+        file = groups / EXAMPLES if groups.is_dir() else groups
+        examples = read_training_set(file, store.row_of, BadRows("error"))
+        c = self.config
+        own = store.tokenizer() if tokenizer is None else tokenizer
+        return GroupRows(examples, store, own, store.template, c.group_size, self.context.seed, c.sources, c.fill)
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        """One tower, or ``{"query": tower, "passage": tower}``, which start equal."""
+        if self.config.tied:
+            return self.embedder.init(key)
+        return {"query": self.embedder.init(key), "passage": self.embedder.init(key)}
+
+    def towers(self, params: Params) -> dict[str, Params]:
+        """The parameters by tower."""
+        return {"encoder": params} if self.config.tied else {side: params[side] for side in ("query", "passage")}
+
+    def embed_query(self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"]) -> Float[Array, "b d"]:
+        """Vectors of queries, of length 1 for cosine."""
+        return self._embed(params, "query", ids, length, None)
+
+    def embed_passage(self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"]) -> Float[Array, "b d"]:
+        """Vectors of passages, of length 1 for cosine."""
+        return self._embed(params, "passage", ids, length, None)
+
+    def _embed(
+        self, params: Params, side: str, ids: Int[Array, "b l"], length: Int[Array, " b"], keys: Key[Array, " b"] | None
+    ) -> Float[Array, "b d"]:
+        vectors = self.embedder.embed(params if self.config.tied else params[side], ids, length, keys)
+        if self.config.similarity == "dot":
+            return vectors
+        return vectors * jax.lax.rsqrt(jnp.maximum(jnp.square(vectors).sum(-1, keepdims=True), 1e-24))
+
+    def per_row(
+        self, params: Params, rows: Batch, keys: Key[Array, " b"] | None, train: bool
+    ) -> tuple[dict[str, jax.Array], dict[str, Pair]]:
+        """Vectors ``query`` [b, d] and ``passage`` [b, n, d], the positive first; no sums."""
+        keys = keys if train else None
+        b, n, width = rows["passage_ids"].shape
+        query = self._embed(params, "query", rows["query_ids"], rows["query_length"], side_keys(keys, 0))
+        sides = None if keys is None else jax.vmap(jax.random.fold_in)(jnp.repeat(keys, n), jnp.tile(1 + jnp.arange(n), b))
+        passage = self._embed(params, "passage", rows["passage_ids"].reshape(b * n, width), rows["passage_length"].reshape(-1), sides)
+        return {"query": query, "passage": passage.reshape(b, n, -1)}, {}
+
+    def over_batch(
+        self, params: Params, vectors: Mapping[str, jax.Array], sums: Mapping[str, Pair], batch: Batch
+    ) -> tuple[jax.Array, dict[str, Pair]]:
+        """Metrics: accuracy, reciprocal rank, share of masked candidates, negatives a query."""
+        query, passage, t = vectors["query"], vectors["passage"], self.config.temperature
+        b, n, d = passage.shape
+        # A row's own positive counts as known whether or not the data lists it.
+        known = jnp.concatenate([batch["known"], batch["passage_row"][:, :1]], axis=1)
+        if self.config.in_batch:
+            target = jnp.arange(b) * n
+            blocked = contrastive.matches(known, batch["passage_row"].reshape(-1))
+            found = contrastive.in_batch_nll(query, passage.reshape(b * n, d), target, blocked, t)
+        else:
+            target = jnp.zeros(b, jnp.int32)
+            blocked = _in_group(known, batch["passage_row"])
+            found = contrastive.own_group_nll(query, passage, blocked, t)
+        loss = found.nll.mean()
+        if self.config.symmetric:
+            answered = contrastive.matches(known, batch["passage_row"][:, 0]).T
+            loss = (loss + contrastive.in_batch_nll(passage[:, 0], query, jnp.arange(b), answered, t).nll.mean()) / 2
+        counts = token_counts((batch["query_length"], self.context.query_length), (batch["passage_length"], self.context.passage_length))
+        return loss, contrastive.rank_metrics(found) | contrastive.mask_metrics(blocked, target) | counts
+
+
+def _in_group(known: Int[Array, "b p"], rows: Int[Array, "b n"]) -> Bool[Array, "b n"]:
+    """Where a member of a row's own group is known to answer its query."""
+    return ((rows[:, :, None] == known[:, None, :]) & (known[:, None, :] >= 0)).any(-1)

@@ -1,0 +1,163 @@
+"""A weighted sum of objectives that train one encoder together, each on rows of its own."""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from denseir_jax.core.config import chosen_by_name
+from denseir_jax.core.errors import ConfigError
+from denseir_jax.core.metrics import add
+from denseir_jax.data.batches import RowSource
+from denseir_jax.data.tokenizer import Tokenizer
+from denseir_jax.data.tokens import TokenStore
+from denseir_jax.objectives.base import Batch, Context, Field, Objective, Pair, Params, Similarity, side_keys
+from denseir_jax.objectives.registry import register, registry
+
+_SHARED = ("index",)  # fields that mean the same to every part
+_COUNTS = ("tokens", "cells")  # metrics that add up over parts
+
+
+@register
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MixtureConfig:
+    """parts: objectives by a name of one's own. weights: of each part's loss; a part of weight 0 is left out altogether."""
+
+    name: str = "mixture"
+    parts: dict[str, Any] = chosen_by_name(registry)
+    weights: dict[str, float]
+
+    def __post_init__(self) -> None:
+        if set(self.parts) != set(self.weights):
+            raise ValueError(f"weights are given for {sorted(self.weights)}, parts are {sorted(self.parts)}: expected the same names")
+        if any(weight < 0 for weight in self.weights.values()) or not any(self.weights.values()):
+            raise ValueError(f"weights {self.weights} must not be negative, nor all 0")
+        if any("/" in name for name in self.parts):
+            raise ValueError(f"part names {sorted(self.parts)} must not contain '/'")
+
+    def build(self, context: Context) -> Objective:
+        """The objective for a model and its data.
+
+        Raises:
+            ConfigError: two parts differ in how they compare vectors, share no encoder, or want one name for two shapes.
+        """
+        parts = {name: self.parts[name].build(context) for name in sorted(self.parts) if self.weights[name]}
+        similarities = {part.similarity for part in parts.values()}
+        if len(similarities) > 1:
+            raise ConfigError(f"the parts of a mixture compare vectors in different ways: {', '.join(sorted(similarities))}")
+        _check_shared({name: jax.eval_shape(part.init, jax.random.key(0)) for name, part in parts.items()})
+        return Mixture(parts, {name: self.weights[name] for name in parts})
+
+
+def _check_shared(shapes: Mapping[str, Params]) -> None:
+    seen: dict[str, tuple[str, Any]] = {}
+    for part, tree in shapes.items():
+        if len(shapes) > 1 and "encoder" not in tree:
+            raise ConfigError(f"part {part!r} of the mixture has no encoder that the others could share (two towers, tied=False?)")
+        for name, leaves in tree.items():
+            other, have = seen.setdefault(name, (part, leaves))
+            if have != leaves:
+                raise ConfigError(f"parts {other!r} and {part!r} of the mixture want different shapes for the shared parameters {name!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """L = sum of weight x part; parameters of equal top-level names ("encoder", "mlm_head") are one."""
+
+    parts: dict[str, Objective]
+    weights: dict[str, float]
+
+    @cached_property
+    def _any(self) -> Objective:
+        """All parts give the same encoder the same way; one speaks for it."""
+        return next(iter(self.parts.values()))
+
+    @property
+    def similarity(self) -> Similarity:
+        """That of the parts, which agree."""
+        return self._any.similarity
+
+    def towers(self, params: Params) -> dict[str, Params]:
+        """The shared encoder."""
+        return self._any.towers(params)
+
+    def embed_query(self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"]) -> Float[Array, "b d"]:
+        """Vectors of queries."""
+        return self._any.embed_query(params, ids, length)
+
+    def embed_passage(self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"]) -> Float[Array, "b d"]:
+        """Vectors of passages."""
+        return self._any.embed_passage(params, ids, length)
+
+    def fields(self) -> dict[str, Field]:
+        """Every part's fields as part/field; the stream index once."""
+        return {_name(part, name): field for part, objective in self.parts.items() for name, field in objective.fields().items()}
+
+    def rows(self, store: TokenStore, groups: Path | None = None, tokenizer: Tokenizer | None = None) -> RowSource:
+        """Row i of the mixture is row i of every part."""
+        return MixedRows({name: part.rows(store, groups, tokenizer) for name, part in self.parts.items()})
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        """The union of the parts' parameters."""
+        params: Params = {}
+        for part in self.parts.values():
+            params = part.init(key) | params
+        return params
+
+    def per_row(
+        self, params: Params, rows: Batch, keys: Key[Array, " b"] | None, train: bool
+    ) -> tuple[dict[str, jax.Array], dict[str, Pair]]:
+        """Every part's vectors and sums as part/name."""
+        vectors: dict[str, jax.Array] = {}
+        sums: dict[str, Pair] = {}
+        for number, (name, part) in enumerate(self.parts.items()):
+            found, added = part.per_row(params, _of(name, rows), side_keys(keys, number), train)
+            vectors |= {f"{name}/{key}": value for key, value in found.items()}
+            sums |= {f"{name}/{key}": pair for key, pair in added.items()}
+        return vectors, sums
+
+    def over_batch(
+        self, params: Params, vectors: Mapping[str, jax.Array], sums: Mapping[str, Pair], batch: Batch
+    ) -> tuple[jax.Array, dict[str, Pair]]:
+        """The weighted sum; every part's own loss as part/loss."""
+        total: Any = 0.0
+        metrics: dict[str, Pair] = {}
+        for name, part in self.parts.items():
+            loss, found = part.over_batch(params, _of(name, vectors), _of(name, sums), _of(name, batch))
+            total = total + self.weights[name] * loss
+            counts = {key: found.pop(key) for key in _COUNTS}
+            metrics = add(metrics, counts) | {f"{name}/{key}": pair for key, pair in found.items()}
+            metrics[f"{name}/loss"] = (loss, jnp.ones((), loss.dtype))
+        return total, metrics
+
+
+class MixedRows:
+    """Rows of several sources side by side. A `batches.RowSource`; an epoch is the longest of theirs."""
+
+    def __init__(self, sources: Mapping[str, RowSource]):
+        self.sources = dict(sources)
+        self.n_items = max(source.n_items for source in self.sources.values())
+
+    def rows(self, stream: Int[np.ndarray, " k"]) -> dict[str, np.ndarray]:
+        """Every source's fields as part/field; the stream index once."""
+        return {_name(part, name): values for part, source in self.sources.items() for name, values in source.rows(stream).items()}
+
+    def names(self, stream: Int[np.ndarray, " k"]) -> list[str]:
+        """What every source calls these rows, joined."""
+        return [" + ".join(dict.fromkeys(names)) for names in zip(*(s.names(stream) for s in self.sources.values()), strict=True)]
+
+
+def _name(part: str, field: str) -> str:
+    return field if field in _SHARED else f"{part}/{field}"
+
+
+def _of(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What belongs to one part, under its own names."""
+    shared = {name: values[name] for name in _SHARED if name in values}
+    return shared | {name.removeprefix(f"{part}/"): value for name, value in values.items() if name.startswith(f"{part}/")}

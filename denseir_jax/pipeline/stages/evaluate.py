@@ -163,7 +163,8 @@ def _rank(run: Run, config: EvaluateConfig, bad: BadRows) -> tuple[Ranking, Qrel
 
 
 def _table(run: Run, config: EvaluateConfig, evaluation: Evaluation) -> tables.Table:
-    name = Path(config.run).name or ("BM25 + " if config.hybrid else "") + config.retriever
+    name = Path(config.run or config.retriever.partition(":")[2] or config.retriever).name
+    name = f"BM25 + {name}" if config.hybrid else name
     rows = {name: evaluation}
     if config.baseline:
         folder = Path(config.baseline)

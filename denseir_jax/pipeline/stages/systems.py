@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -26,6 +26,7 @@ from denseir_jax.search.scann_index import ScannConfig, open_or_build
 INDEX = "index"
 
 
+@runtime_checkable
 class Ranker(Protocol):
     """Ranks passages."""
 

@@ -70,7 +70,7 @@ class SplitRule:
 
 def _goals(pieces: int, target: int, short_share: float, minimum: int, seed: int, document: int) -> list[int]:
     """The targets of a document's first pieces."""
-    if not short_share:
+    if not short_share or pieces == 1:  # a single sentence is a piece whatever its target
         return [target] * pieces
     draws = hashing.uniform(seed, "pieces", document, np.arange(pieces)[:, None], np.arange(2))
     short = minimum + hashing.below(draws[:, 1], max(1, target - minimum + 1))

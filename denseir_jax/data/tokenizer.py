@@ -59,6 +59,9 @@ class Tokenizer:
     The name of a special token that stands in a text ("[SEP]") becomes that special id, as in `transformers`: a model
     that starts from published weights sees what its own tokenizer would have given. It counts as a word of its own.
 
+    Attributes:
+        vocab_size: one more than the largest id. special_ids, pad_id, unk_id, cls_id, sep_id, mask_id.
+
     Args:
         inner: taken over; truncation and padding are switched off, and [CLS] text [SEP] becomes its template if it had none.
         origin: named in errors.
@@ -71,6 +74,7 @@ class Tokenizer:
         inner.no_padding()
         self.special_ids = ids = SpecialIds(**{role: _find(inner, names, origin) for role, names in _ROLES.items()})
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = ids.pad, ids.unk, ids.cls, ids.sep, ids.mask
+        self.vocab_size = 1 + max(inner.get_vocab(with_added_tokens=True).values())
         self._inner = inner
         self._frame()
 
@@ -82,11 +86,6 @@ class Tokenizer:
         self._inner.post_processor = processors.TemplateProcessing(
             single=f"{cls} $A {sep}", pair=f"{cls} $A {sep} $B:1 {sep}:1", special_tokens=[(cls, self.cls_id), (sep, self.sep_id)]
         )
-
-    @cached_property
-    def vocab_size(self) -> int:
-        """One more than the largest id."""
-        return 1 + max(self._inner.get_vocab(with_added_tokens=True).values())
 
     @cached_property
     def sha256(self) -> str:

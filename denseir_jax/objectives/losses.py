@@ -72,7 +72,7 @@ def _forward(
 
     low = jnp.full(n, jnp.finfo(accumulate).min, accumulate)
     zero = jnp.zeros(n, accumulate)
-    start = (low, zero, zero, jnp.full(n, -1, labels.dtype))
+    start = (low, zero, zero, jnp.full(n, -1, jnp.int32))
     (top, total, of_label, best), _ = lax.scan(step, start, _parts(table, chunk))
     logsumexp = top + jnp.log(total)
     return (logsumexp - of_label, (best == labels).astype(accumulate)), (hidden, table, bias, labels, logsumexp)
@@ -102,7 +102,7 @@ _cross_entropy.defvjp(_forward, _backward)
 
 
 def _parts(table: Array, chunk: int) -> Array:
-    return jnp.arange(-(-table.shape[0] // chunk))
+    return jnp.arange(-(-table.shape[0] // chunk), dtype=jnp.int32)
 
 
 def _start(table: Array, part: Array, chunk: int) -> Array:
@@ -122,7 +122,7 @@ def _add_rows(total: Array, rows: Array, part: Array, chunk: int) -> Array:
 def _logits(hidden: Array, table: Array, bias: Array, part: Array, vocab_size: int, chunk: int) -> tuple[Array, Array]:
     """Logits [n, chunk] of one part, and the vocabulary ids [1, chunk] of its columns; hidden columns: lowest float, id -1."""
     accumulate = jnp.promote_types(hidden.dtype, jnp.float32)
-    ids = (_start(table, part, chunk) + jnp.arange(chunk))[None]
+    ids = (_start(table, part, chunk) + jnp.arange(chunk, dtype=jnp.int32))[None]
     rows = _rows(table, part, chunk).astype(hidden.dtype)
     logits = jnp.dot(hidden, rows.T, preferred_element_type=accumulate) + _rows(bias, part, chunk).astype(accumulate)
     shown = (ids >= part * chunk) & (ids < vocab_size)

@@ -26,6 +26,7 @@ from denseir_jax.objectives.bottleneck import Bottleneck, CondenserConfig
 Tensors = dict[str, np.ndarray]
 HERE = Path(__file__).resolve().parents[1] / "reference"
 CLS, SEP, PAD, MASK = 2, 3, 0, 4
+QUICK = {"xla_backend_optimization_level": 0}  # compile time is most of this test
 
 
 def cases() -> Iterator[Path]:
@@ -50,7 +51,7 @@ def condenser(case: dict[str, Any], weights: Tensors, inputs: Tensors) -> Tensor
         total, _ = objective.over_batch(params, vectors, sums, {"length": length})
         return total, (vectors, both.score(params, masked, length, None)[1]["late_mlm"])
 
-    (total, (vectors, late)), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    (total, (vectors, late)), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=QUICK)(params)
     out = {"loss": np.asarray(total), "cls": np.asarray(vectors["cls"]), "backbone_mlm_loss": np.asarray(late[0] / late[1])}
     return out | {f"grad/{name}": value for name, value in to_hf(gradients, encoder).items()}
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tensorboardX import SummaryWriter
-
 from denseir_jax.core import artifacts
 
 
@@ -26,6 +24,8 @@ class Events:
         path = folder / "events.jsonl"
         _cut(path, from_step)
         self._stream = open(path, "a", encoding="utf-8")  # noqa: SIM115
+        from tensorboardX import SummaryWriter  # here, because it imports PyTorch where that is installed
+
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=from_step + 1)
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:

@@ -161,6 +161,7 @@ class GroupRows:
             raise ValueError(f"group_size is {group_size}; expected at least 1: the positive")
         _need_same_text(store, tokenizer, template)
         self.store, self.template, self.seed, self.n_negatives = store, template, seed, group_size - 1
+        self._names = training_set.query_ids
         self._lengths = np.diff(store.offsets)
         self._filled = np.flatnonzero(self._lengths)
         self._known = Ragged.of_pairs(*training_set.positives.pairs(store.content_ids), len(training_set))
@@ -235,6 +236,10 @@ class GroupRows:
             "known": known,
             "index": stream.astype(np.int32),
         }
+
+    def names(self, stream: Int[np.ndarray, " k"]) -> list[str]:
+        """Ids of the queries that the rows at these stream indices ask."""
+        return [self._names[item] for item in self._items[self._order.items(stream)].tolist()]
 
     def _group(self, stream: np.ndarray, queries: np.ndarray, known: np.ndarray) -> np.ndarray:
         """Rows of the store [k, n]."""

@@ -165,7 +165,7 @@ class Layers(nn.Module):
         x: Float[Array, "b l d"],
         length: Int[Array, " b"],
         keys: Key[Array, " b"] | None = None,
-        first_site: int = LAYERS_SITE,
+        first_site: int | Int[Array, ""] = LAYERS_SITE,
         collect: bool = False,
     ) -> tuple[Float[Array, "b l d"], Float[Array, "n b l d"] | None]:
         if not self.n:
@@ -261,7 +261,7 @@ def run_layers(
     x: Float[Array, "b l d"],
     length: Int[Array, " b"],
     keys: Key[Array, " b"] | None = None,
-    first_site: int = HEAD_SITE,
+    first_site: int | Int[Array, ""] = HEAD_SITE,
 ) -> Float[Array, "b l d"]:
     """Run a stack of `n` layers on states, with its own range of dropout sites from `first_site` on."""
     out: Array = apply(Layers(config, n), params, x, length, keys, first_site)[0]

@@ -98,5 +98,5 @@ def init_params(module: nn.Module, key: Any, *args: Any) -> dict[str, Any]:
 
 
 def apply(module: nn.Module, params: Mapping[str, Any], *args: Any) -> Any:
-    """What the module gives for its arguments, from a plain tree of parameters."""
-    return module.apply({"params": params}, *args)
+    """What the module gives for its arguments, from a plain tree of parameters, numpy or JAX."""
+    return module.apply({"params": jax.tree.map(jnp.asarray, params)}, *args)

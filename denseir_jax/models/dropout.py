@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, UInt
 
 LEVELS = 1 << 16
 
@@ -33,7 +33,7 @@ def keyed_dropout(
     return jnp.where(drawn < threshold, 0, x * (LEVELS / (LEVELS - threshold)))
 
 
-def _draw(key: Key[Array, ""], shape: tuple[int, ...]) -> Int[Array, "..."]:
+def _draw(key: Key[Array, ""], shape: tuple[int, ...]) -> UInt[Array, "..."]:
     """16 random bits an element: each 32-bit word serves two, since drawing words is what dropout costs."""
     words = jax.random.bits(key, (*shape[:-1], (shape[-1] + 1) // 2), jnp.uint32)
     return jnp.concatenate([words & (LEVELS - 1), words >> 16], axis=-1)[..., : shape[-1]]

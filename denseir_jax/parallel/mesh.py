@@ -6,6 +6,7 @@ Rows of a batch are split over ``data`` and ``fsdp``; parameters over ``fsdp`` a
 import dataclasses
 import math
 import os
+from collections.abc import Sequence
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding
@@ -54,18 +55,18 @@ def initialize() -> int:
     return int(index)
 
 
-def make(config: MeshConfig) -> Mesh:
-    """The mesh over all devices of all processes.
+def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The mesh over all devices of all processes, or over `devices`.
 
     Raises:
         ConfigError: the axes do not multiply to the number of devices.
     """
-    devices = jax.device_count()
+    count = len(devices) if devices is not None else jax.device_count()
     rest = config.fsdp * config.tensor
-    data = devices // rest if config.data == -1 else config.data
-    if data * rest != devices:
-        raise ConfigError(f"mesh data={config.data} x fsdp={config.fsdp} x tensor={config.tensor} does not cover {devices} devices exactly")
-    return jax.make_mesh((data, config.fsdp, config.tensor), AXES, axis_types=(AxisType.Auto,) * 3)
+    data = count // rest if config.data == -1 else config.data
+    if data * rest != count:
+        raise ConfigError(f"mesh data={config.data} x fsdp={config.fsdp} x tensor={config.tensor} does not cover {count} devices exactly")
+    return jax.make_mesh((data, config.fsdp, config.tensor), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
 
 
 def batch_shards(mesh: Mesh) -> int:

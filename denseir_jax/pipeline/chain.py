@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from denseir_jax.core import console, signals
-from denseir_jax.core.artifacts import Run
+from denseir_jax.core.artifacts import Run, read_json
 from denseir_jax.core.command import Stage, execute
 from denseir_jax.core.config import chosen_by_name, identity
 from denseir_jax.core.errors import ConfigError
 from denseir_jax.parallel import mesh
 from denseir_jax.pipeline import stages
 
-_REFERENCE = re.compile(r"@(\w+)")
+_REFERENCE = re.compile(r"@([A-Za-z_]\w*)")  # not the 10 of nDCG@10
 _OWN = ("dataset", "init_from")
 
 
@@ -122,6 +122,13 @@ def never_complete(run: Run) -> bool:
     return False
 
 
+def show(workdir: Path) -> None:
+    """What the last link prints."""
+    settings = read_json(workdir / "config.json")["config"]
+    last = settings["order"][-1]
+    stages.registry()[settings["links"][last]["stage"]].show(workdir / last)
+
+
 stage = Stage(
     name="pipeline",
     config=PipelineConfig,
@@ -130,4 +137,5 @@ stage = Stage(
     summary="Run a whole recipe as a resumable chain of stages.",
     start=mesh.initialize,
     complete=never_complete,
+    show=show,
 )

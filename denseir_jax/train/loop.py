@@ -221,7 +221,7 @@ class Loop:
 
     def _log(self, events: Events, window: _Window, number: int, stop: int) -> dict[str, float]:
         sums = dict(window.sums)
-        tokens, cells = (float(sums.pop(name)[0]) for name in ("tokens", "cells"))
+        tokens, cells = (float(sums.pop(name, (0.0, 0.0))[0]) for name in ("tokens", "cells"))
         seconds = max(time.monotonic() - window.start, 1e-9)
         values = pairs.means(sums)
         values |= {

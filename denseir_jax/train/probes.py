@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Float, Int
 
 from denseir_jax.core.errors import InputError
-from denseir_jax.data.batches import pack_row
+from denseir_jax.data.batches import frame
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
 
@@ -31,8 +31,12 @@ class Texts:
     @staticmethod
     def pack(tokens: Sequence[np.ndarray], tokenizer: Tokenizer, length: int) -> "Texts":
         """[CLS] tokens [SEP], cut and padded to `length`."""
-        packed = [pack_row(ids, tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, length) for ids in tokens]
-        return Texts(np.stack([row for row, _ in packed]), np.asarray([real for _, real in packed], np.int32))
+        room = length - 2
+        ids = np.zeros((len(tokens), room), np.int32)
+        for row, text in zip(ids, tokens, strict=True):
+            row[: min(len(text), room)] = text[:room]
+        lengths = np.asarray([min(len(text), room) for text in tokens], np.int64)
+        return Texts(*frame(ids, lengths, tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -78,7 +78,7 @@ def make_train_step(
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         one = jnp.ones((), value.dtype)
-        metrics = {**metrics, "loss": (value, one), "grad_norm": (optax.global_norm(gradients), one), **token_counts(batch)}
+        metrics = {**metrics, "loss": (value, one), "grad_norm": (optax.global_norm(gradients), one)}
         return State(state.step + 1, params, opt_state, state.rng), metrics
 
     return step
@@ -95,11 +95,3 @@ def compile_step(step: Callable[..., Any], mesh: Mesh, state_shardings: Any) -> 
 def init_state(create: Callable[[Any], State], shardings: State) -> Callable[[Any], State]:
     """Compiled creation of a state where it will live (optimizer moments are born sharded)."""
     return jax.jit(create, out_shardings=shardings)
-
-
-def token_counts(batch: Batch) -> Pairs:
-    """How many real tokens the batch holds and how many places, from its ``*length`` and ``*ids`` fields."""
-    tokens = sum(jnp.sum(x, dtype=jnp.float32) for name, x in batch.items() if name.endswith("length"))
-    cells = sum(x.size for name, x in batch.items() if name.endswith("ids"))
-    one = jnp.ones((), jnp.float32)
-    return {"tokens": (jnp.asarray(tokens, jnp.float32), one), "cells": (jnp.asarray(cells, jnp.float32), one)}

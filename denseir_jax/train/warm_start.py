@@ -14,6 +14,7 @@ from denseir_jax.data.tokenizer import load_tokenizer
 from denseir_jax.models import hf
 from denseir_jax.models.bert import EncoderConfig
 from denseir_jax.models.embedder import EmbedderConfig
+from denseir_jax.search import retriever
 from denseir_jax.train.state import named
 
 PARAMS = "params.safetensors"
@@ -54,25 +55,11 @@ class WarmStart:
         return None
 
 
-def folder_of(init_from: str) -> Path:
-    """The path in ``hf:DIR`` or ``run:DIR``.
-
-    Raises:
-        InputError: another prefix, or no such folder.
-    """
-    kind, _, path = init_from.partition(":")
-    if kind not in ("hf", "run") or not path:
-        raise InputError(f"init_from={init_from!r}: expected hf:DIR (a Hugging Face folder) or run:DIR (a training run)")
-    if not Path(path).is_dir():
-        raise InputError(f"init_from={init_from!r}: the folder {path} does not exist")
-    return Path(path)
-
-
 def load(init_from: str | None) -> WarmStart | None:
     """Read a warm start, or None for None."""
     if not init_from:
         return None
-    folder = folder_of(init_from)
+    folder = retriever.folder_of(init_from)
     if init_from.startswith("hf:"):
         read = hf.read_folder(folder)
         leaves = {name: np.asarray(leaf) for name, leaf in named(read.params).items()}

@@ -29,11 +29,15 @@ def weighted(loss: Any, weights: jax.Array) -> Any:
     return jax.jit(jax.value_and_grad(lambda h, t, b: (loss(h, t, b) * weights).sum(), argnums=(0, 1, 2)))
 
 
-@pytest.mark.parametrize(("vocab", "rows", "chunk"), [(300, 384, 128), (500, 512, 4096), (700, 768, 500), (130, 256, 128), (1000, 1024, 300)])
+@pytest.mark.parametrize(
+    ("vocab", "rows", "chunk"), [(300, 384, 128), (500, 512, 4096), (700, 768, 500), (130, 256, 128), (1000, 1024, 300)]
+)
 def test_streamed_equals_plain(vocab: int, rows: int, chunk: int) -> None:
     hidden, table, bias, labels = data(50, 16, vocab, rows)
     weights = jnp.asarray(np.random.default_rng(1).random(50), jnp.float32)
-    value, gradients = weighted(lambda h, t, b: losses.chunked_cross_entropy(h, t, b, labels, vocab, chunk).nll, weights)(hidden, table, bias)
+    value, gradients = weighted(lambda h, t, b: losses.chunked_cross_entropy(h, t, b, labels, vocab, chunk).nll, weights)(
+        hidden, table, bias
+    )
     expected, expected_gradients = weighted(lambda h, t, b: plain(h, t, b, labels, vocab), weights)(hidden, table, bias)
     np.testing.assert_allclose(value, expected, rtol=1e-6)
     for got, want in zip(gradients, expected_gradients, strict=True):

@@ -13,7 +13,9 @@ from denseir_jax.core.errors import ConfigError
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.sources import read_dataset
 from denseir_jax.parallel import mesh
-from denseir_jax.pipeline.stages import mine, training
+from denseir_jax.pipeline.stages import mine as mining
+from denseir_jax.pipeline.stages import training
+from denseir_jax.pipeline.stages.mine import MineConfig
 from denseir_jax.train import probes
 
 
@@ -31,7 +33,7 @@ class FinetuneConfig(training.TrainingConfig):
     dataset: str = ""
     split: str = "train"
     training_set: str | None = None
-    mine: mine.MineConfig = dataclasses.field(default_factory=mine.MineConfig)
+    mine: MineConfig = MineConfig()
     probe_split: str = operational("dev")
     on_bad_row: Literal["error", "skip"] = "error"
 
@@ -56,7 +58,7 @@ def open_training_set(run: Run, config: FinetuneConfig) -> Path:
         return Path(config.training_set)
     settings = dataclasses.replace(config.mine, dataset=config.dataset, split=config.split, seed=config.seed)
     with training.first_process_first(run):
-        execute(mine.stage, settings, run.path / "negatives", process=0 if run.primary else 1)
+        execute(mining.stage, settings, run.path / "negatives", process=0 if run.primary else 1)
     return run.path / "negatives"
 
 

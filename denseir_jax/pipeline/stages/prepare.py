@@ -53,6 +53,7 @@ class PrepareConfig:
         workers: processes; 0 is one a core, 1 works in this process. chunk: documents a part.
     """
 
+    stage: str = "prepare"
     corpus: str = ""
     tokenizer: str | None = None
     vocab_size: int = 30522

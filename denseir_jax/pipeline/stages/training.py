@@ -20,8 +20,9 @@ from denseir_jax.models.bert import EncoderConfig
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.objectives.base import Context, Objective
 from denseir_jax.objectives.registry import registry
-from denseir_jax.parallel import mesh as meshes
-from denseir_jax.pipeline.stages import prepare
+from denseir_jax.parallel.mesh import MeshConfig
+from denseir_jax.pipeline.stages import prepare as preparing
+from denseir_jax.pipeline.stages.prepare import PrepareConfig
 from denseir_jax.search import retriever
 from denseir_jax.train import loop, warm_start
 from denseir_jax.train.optimizer import OptimizerConfig
@@ -48,9 +49,9 @@ class TrainingConfig:
     objective: Any = chosen_by_name(registry)
     encoder: EncoderConfig
     embedder: EmbedderConfig = EmbedderConfig()
-    prepare: prepare.PrepareConfig = dataclasses.field(default_factory=prepare.PrepareConfig)
+    prepare: PrepareConfig = PrepareConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
-    mesh: meshes.MeshConfig = operational_group(meshes.MeshConfig)
+    mesh: MeshConfig = operational_group(MeshConfig)
     cadence: loop.Cadence = operational_group(loop.Cadence)
     probe_size: int = operational(256)
 
@@ -66,7 +67,7 @@ def tokens_inputs(config: TrainingConfig) -> dict[str, str | Path]:
     if config.tokens:
         found["tokens"] = config.tokens
     if config.init_from:
-        found["init_from"] = warm_start.folder_of(config.init_from)
+        found["init_from"] = retriever.folder_of(config.init_from)
     return found
 
 
@@ -79,9 +80,9 @@ def open_tokens(run: Run, config: TrainingConfig, corpus: str) -> TokenStore:
         raise InputError("no text to train on: give the corpus as format:path, or config.tokens, a finished prepare run")
     settings = dataclasses.replace(config.prepare, corpus=corpus)
     if config.init_from and not settings.tokenizer:  # a warm start speaks its own tokenizer
-        settings = dataclasses.replace(settings, tokenizer=str(warm_start.folder_of(config.init_from)))
+        settings = dataclasses.replace(settings, tokenizer=str(retriever.folder_of(config.init_from)))
     with first_process_first(run):
-        execute(prepare.stage, settings, run.path / "prepare", process=0 if run.primary else 1)
+        execute(preparing.stage, settings, run.path / "prepare", process=0 if run.primary else 1)
     return TokenStore.open(run.path / "prepare")
 
 

@@ -1,0 +1,72 @@
+"""A context of a few numbers, and rows for it, shared by the tests of objectives."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from denseir_jax.models.bert import EncoderConfig
+from denseir_jax.models.embedder import EmbedderConfig
+from denseir_jax.objectives.base import Context, Objective
+
+PAD, UNK, CLS, SEP, MASK = range(5)
+VOCAB, LENGTH, QUERY = 90, 16, 8
+
+
+def context(**encoder: Any) -> Context:
+    embedder = encoder.pop("embedder", EmbedderConfig())
+    sizes: dict[str, Any] = {"hidden": 16, "layers": 2, "heads": 2, "intermediate": 32, "max_length": 32, "scan": True}
+    return Context(EncoderConfig(VOCAB, **(sizes | encoder)), embedder, CLS, SEP, PAD, MASK, VOCAB, QUERY, LENGTH, seed=3, unk_id=UNK)
+
+
+def texts(b: int, length: int, seed: int) -> tuple[jax.Array, jax.Array]:
+    """ids [b, length] and real lengths [b]."""
+    rng = np.random.default_rng(seed)
+    size = rng.integers(5, length + 1, b)
+    at = np.arange(length)
+    ids = np.where(at < size[:, None] - 1, rng.integers(5, VOCAB, (b, length)), PAD)
+    ids[:, 0], ids[np.arange(b), size - 1] = CLS, SEP
+    return jnp.asarray(ids, jnp.int32), jnp.asarray(size, jnp.int32)
+
+
+def masked_rows(b: int, seed: int = 0, length: int = LENGTH) -> dict[str, jax.Array]:
+    ids, size = texts(b, length, seed)
+    inside = (np.arange(length) > 0) & (np.arange(length) < np.asarray(size)[:, None] - 1)
+    start = (np.random.default_rng(seed).random((b, length)) < 0.7) & inside
+    return {"input_ids": ids, "length": size, "word_start": jnp.asarray(start, jnp.int32), "index": jnp.arange(b, dtype=jnp.int32) + 11}
+
+
+def keys(rows: dict[str, jax.Array]) -> jax.Array:
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(5), rows["index"])
+
+
+def run(objective: Objective, params: Any, rows: Any, train: bool = False) -> Any:
+    """(loss, metrics) on the whole batch."""
+    vectors, sums = objective.per_row(params, rows, keys(rows) if train else None, train)
+    return objective.over_batch(params, vectors, sums, rows)
+
+
+def in_parts(objective: Objective, params: Any, rows: Any, n: int) -> Any:
+    """(loss, metrics) with rows encoded in n parts, with dropout."""
+    found = []
+    for part in range(n):
+        chunk = {name: jnp.split(value, n)[part] for name, value in rows.items()}
+        found.append(objective.per_row(params, chunk, keys(chunk), True))
+    vectors = jax.tree.map(lambda *x: jnp.concatenate(x), *(vectors for vectors, _ in found))
+    sums = jax.tree.map(lambda *x: sum(x), *(sums for _, sums in found))
+    return objective.over_batch(params, vectors, sums, rows)
+
+
+def same_in_parts(objective: Objective, rows: Any) -> None:
+    """Loss and gradients are those of the whole batch, dropout on."""
+    params = objective.init(jax.random.key(0))
+    whole, parts = (
+        jax.jit(jax.value_and_grad(lambda p, f=f: f(p)[0]))(params)
+        for f in (lambda p: run(objective, p, rows, True), lambda p: in_parts(objective, p, rows, 2))
+    )
+    np.testing.assert_allclose(parts[0], whole[0], rtol=1e-6)
+    biggest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(whole[1]))
+    for got, want in zip(jax.tree.leaves(parts[1]), jax.tree.leaves(whole[1]), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-6 * max(biggest, 1.0), rtol=1e-4)
+    assert float(run(objective, params, rows, True)[0]) != float(run(objective, params, rows)[0]), "dropout was off"

@@ -1,4 +1,7 @@
-"""BM25 by bm25s, scored as Lucene does (Robertson & Zaragoza 2009, equation 3.15 without the constant k1 + 1)."""
+"""BM25 by bm25s, in Lucene's variant (Kamphuis et al. 2020, table 1, with exact document lengths).
+
+score = sum over query words of ln(1 + (n - df + 0.5) / (df + 0.5)) * tf / (tf + k1 * (1 - b + b * length / mean length))
+"""
 
 import dataclasses
 import functools

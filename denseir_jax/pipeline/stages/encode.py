@@ -29,7 +29,8 @@ class EncodeConfig:
         retriever: run:DIR (a training run) or hf:DIR (a published model). corpus: source as format:path.
         tokens: a finished prepare run, instead of corpus. template: for hf:DIR, which does not say how texts are
         written; a run brings its own. dtype: of the stored vectors. shard_rows: passages a shard, the unit of resuming
-        and the window within which passages are sorted by length. batch_tokens: tokens computed at once, about.
+        and the window within which passages are sorted by length. batch_tokens: tokens computed at once
+        on a device, about; 0 chooses by the kind of device.
     """
 
     stage: str = "encode"
@@ -39,12 +40,12 @@ class EncodeConfig:
     template: TextTemplate = TextTemplate()
     dtype: Literal["float16", "float32"] = "float16"
     shard_rows: int = 16384
-    batch_tokens: int = operational(16384)
+    batch_tokens: int = operational(0)
     on_bad_row: Literal["error", "skip"] = "error"
 
     def __post_init__(self) -> None:
-        if self.shard_rows < 1 or self.batch_tokens < 1:
-            raise ValueError(f"shard_rows={self.shard_rows} and batch_tokens={self.batch_tokens} must be positive")
+        if self.shard_rows < 1 or self.batch_tokens < 0:
+            raise ValueError(f"shard_rows={self.shard_rows} must be positive, batch_tokens={self.batch_tokens} not negative")
 
 
 def given(template: TextTemplate) -> TextTemplate | None:

@@ -55,7 +55,7 @@ class MineConfig(NegativesConfig):
     template: TextTemplate = TextTemplate()
     bm25: Bm25Config = Bm25Config()
     scann: ScannConfig = ScannConfig()
-    batch_tokens: int = operational(16384)
+    batch_tokens: int = operational(0)
     on_bad_row: Literal["error", "skip"] = "error"
 
     def __post_init__(self) -> None:

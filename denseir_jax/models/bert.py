@@ -4,6 +4,7 @@ Whether the layers are scanned, unrolled or rematerialised is a setting of the r
 are the same. Other rooms use the plain functions at the end and need no Flax.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -20,7 +21,7 @@ EMBEDDING_SITE = 0
 LAYERS_SITE = 8
 HEAD_SITE = 1 << 16
 SITES_PER_LAYER = 8
-Params = dict[str, Any]
+Params = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ class Encoder(nn.Module):
         return Hidden(last, embedded, embedded[None] if states is None else jnp.concatenate([embedded[None], states]))
 
 
-def init_encoder(config: EncoderConfig, key: Key[Array, ""]) -> Params:
+def init_encoder(config: EncoderConfig, key: Key[Array, ""]) -> dict[str, Any]:
     """Fresh parameters: N(0, init_std) weights, zero biases, LayerNorm at identity; ``{"embeddings", "layers"}``."""
     ids = jnp.zeros((1, 1), jnp.int32)
     return init_params(Encoder(config), key, ids, jnp.ones((1,), jnp.int32))
@@ -249,7 +250,7 @@ def embed_tokens(
     return out
 
 
-def init_layers(config: EncoderConfig, n: int, key: Key[Array, ""]) -> Params:
+def init_layers(config: EncoderConfig, n: int, key: Key[Array, ""]) -> dict[str, Any]:
     """Fresh parameters of a stack of `n` layers."""
     return init_params(Layers(config, n), key, jnp.zeros((1, 1, config.hidden)), jnp.ones((1,), jnp.int32))
 

@@ -24,7 +24,9 @@ def einsum(spec: str, a: Float[Array, "..."], b: Float[Array, "..."], dtype: str
         spec: as "bld,df->blf"; every letter appears in two of the three terms.
         dtype: "float32" (inputs as they are, at least float32) or "bfloat16" (inputs rounded to it, forward and backward).
     """
-    return _rounded_einsum(spec, a, b) if dtype == "bfloat16" else jnp.einsum(spec, wide(a), wide(b))
+    if dtype == "bfloat16":
+        return _rounded_einsum(spec, a.astype(jnp.float32), b.astype(jnp.float32))
+    return jnp.einsum(spec, wide(a), wide(b))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -39,18 +41,14 @@ def _rounded_einsum(spec: str, a: Array, b: Array) -> Array:
     )
 
 
-def _rounded_forward(spec: str, a: Array, b: Array) -> tuple[Array, tuple[Array, ...]]:
-    kept = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
-    like = jnp.zeros((), a.dtype), jnp.zeros((), b.dtype)
-    return _rounded_einsum(spec, *kept), (*kept, *like)
+def _rounded_forward(spec: str, a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _rounded_einsum(spec, a, b), (a.astype(jnp.bfloat16), b.astype(jnp.bfloat16))
 
 
-def _rounded_backward(spec: str, residuals: tuple[Array, ...], gradient: Array) -> tuple[Array, Array]:
-    a, b, a_like, b_like = residuals
+def _rounded_backward(spec: str, residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    a, b = residuals
     (in_a, in_b), out = spec.split("->")[0].split(","), spec.split("->")[1]
-    grad_a = _rounded_einsum(f"{out},{in_b}->{in_a}", gradient, b).astype(a_like.dtype)
-    grad_b = _rounded_einsum(f"{out},{in_a}->{in_b}", gradient, a).astype(b_like.dtype)
-    return grad_a, grad_b
+    return _rounded_einsum(f"{out},{in_b}->{in_a}", gradient, b), _rounded_einsum(f"{out},{in_a}->{in_b}", gradient, a)
 
 
 _rounded_einsum.defvjp(_rounded_forward, _rounded_backward)

@@ -1,7 +1,7 @@
 """From token states to one vector a text: pool, project, normalise. The one place, for training and for encoding alike."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -63,7 +63,7 @@ class Embedder:
         """Dimensions of a vector."""
         return self.config.projection or self.encoder.hidden
 
-    def init(self, key: Key[Array, ""]) -> Params:
+    def init(self, key: Key[Array, ""]) -> dict[str, Any]:
         """Fresh parameters."""
         encoder_key, projection_key = jax.random.split(key)
         params = {"encoder": bert.init_encoder(self.encoder, encoder_key)}

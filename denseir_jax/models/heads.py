@@ -3,6 +3,8 @@
 The product with the table is left to the loss, which never holds all logits at once.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
@@ -25,7 +27,7 @@ class MlmHead(nn.Module):
         return LayerNorm(c.eps, name="norm")(gelu(Linear(c.hidden, c.init_std, c.dtype, name="dense")(h)))
 
 
-def init_mlm_head(config: EncoderConfig, key: Key[Array, ""]) -> Params:
+def init_mlm_head(config: EncoderConfig, key: Key[Array, ""]) -> dict[str, Any]:
     """Fresh parameters: ``{"dense", "norm", "bias" [vocab padded]}`` and, untied, ``"table" [vocab padded, d]``."""
     return init_params(MlmHead(config), key, jnp.zeros((1, config.hidden)))
 
@@ -41,4 +43,5 @@ def mlm_table(encoder: Params, head: Params) -> tuple[Float[Array, "v d"], Float
 
     Rows at or beyond ``vocab_size`` are padding: the loss masks them.
     """
-    return head.get("table", encoder["embeddings"]["word"]), head["bias"]
+    table = head["table"] if "table" in head else encoder["embeddings"]["word"]
+    return jnp.asarray(table), jnp.asarray(head["bias"])

@@ -11,6 +11,4 @@ SIZES = {"smoke": 256, "tiny": 4096, "small": 16384, "base": 65536}
 
 
 def get_config(size: str = "small"):
-    if size not in SIZES:
-        raise ValueError(f"unknown size {size!r}; expected one of {', '.join(SIZES)}")
     return card(EncodeConfig(dtype="float16", shard_rows=SIZES[size]))

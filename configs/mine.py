@@ -3,7 +3,7 @@
 The argument is a size. Depth and n are those of coCondenser's recipe for MS MARCO (top 200, keep 30); smoke takes fewer.
 """
 
-from denseir_jax.core.config import card
+from denseir_jax.core.config import card, choose
 from denseir_jax.pipeline.stages.mine import MineConfig
 
 # size: passages retrieved a query, negatives kept a query.
@@ -11,7 +11,5 @@ SIZES = {"smoke": (20, 4), "tiny": (200, 30), "small": (200, 30), "base": (200, 
 
 
 def get_config(size: str = "small"):
-    if size not in SIZES:
-        raise ValueError(f"unknown size {size!r}; expected one of {', '.join(SIZES)}")
-    depth, n = SIZES[size]
+    depth, n = choose(SIZES, size)
     return card(MineConfig(depth=depth, lo=0, hi=depth, n=n, index="scann"))

@@ -5,7 +5,7 @@ The argument is a size: smoke, tiny, small or base. base is coCondenser's stage 
 Hard negatives are BM25's unless --config.training_set names a finished mine run.
 """
 
-from denseir_jax.core.config import card
+from denseir_jax.core.config import card, choose
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.models.sizes import encoder
@@ -26,7 +26,7 @@ SIZES = {
 
 
 def get_config(size: str = "base"):
-    steps, batch_size, group_size, vocabulary, query, passage = SIZES[size]
+    steps, batch_size, group_size, vocabulary, query, passage = choose(SIZES, size)
     scratch = size != "base"  # small models: unit vectors, a temperature and mean pooling learn far faster
     return card(
         FinetuneConfig(

@@ -3,7 +3,7 @@
 The argument is a size. It decides the vocabulary and the lengths in tokens, which the models of the same size expect.
 """
 
-from denseir_jax.core.config import card
+from denseir_jax.core.config import card, choose
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.pipeline.stages.prepare import PrepareConfig
 
@@ -12,9 +12,7 @@ SIZES = {"smoke": (2000, 16, 64), "tiny": (8000, 32, 128), "small": (16000, 32, 
 
 
 def get_config(size: str = "small"):
-    if size not in SIZES:
-        raise ValueError(f"unknown size {size!r}; expected one of {', '.join(SIZES)}")
-    vocabulary, query, passage = SIZES[size]
+    vocabulary, query, passage = choose(SIZES, size)
     return card(
         PrepareConfig(
             vocab_size=vocabulary,

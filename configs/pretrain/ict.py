@@ -4,7 +4,7 @@ The argument is a size: smoke, tiny, small or base. base follows ORQA where it c
 the paper as recalled, not checked again), removal in 9 of 10 pairs, lr 1e-4; vectors are compared by dot product.
 """
 
-from denseir_jax.core.config import card
+from denseir_jax.core.config import card, choose
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.models.sizes import encoder
@@ -24,7 +24,7 @@ SIZES = {
 
 
 def get_config(size: str = "base"):
-    steps, batch_size, vocabulary, query, passage = SIZES[size]
+    steps, batch_size, vocabulary, query, passage = choose(SIZES, size)
     scratch = size != "base"  # small models from scratch: unit vectors, a temperature and mean pooling learn far faster
     return card(
         PretrainConfig(

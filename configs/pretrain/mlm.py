@@ -4,7 +4,7 @@ The argument is a size: smoke, tiny, small or base. Data, batch and schedule are
 two differ in the objective alone.
 """
 
-from denseir_jax.core.config import card
+from denseir_jax.core.config import card, choose
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.models.sizes import encoder
@@ -25,7 +25,7 @@ SIZES = {
 
 
 def get_config(size: str = "base"):
-    steps, batch_size, vocabulary, length = SIZES[size]
+    steps, batch_size, vocabulary, length = choose(SIZES, size)
     return card(
         PretrainConfig(
             steps=steps,

@@ -224,6 +224,8 @@ class Run:
         if not (self.path / "config.json").exists():
             foreign = self.path.is_dir() and [c.name for c in self.path.iterdir() if not c.name.startswith(".")]
             return f"by something else (it holds {', '.join(sorted(foreign)[:3])} but no config.json)" if foreign else ""
+        if [child.name for child in self.path.iterdir()] == ["config.json"]:
+            return ""  # that run failed before it made anything
         old = read_json(self.path / "config.json")
         if old.get("stage") != self.stage:
             return f"by the stage {old.get('stage')!r}, not {self.stage!r}"

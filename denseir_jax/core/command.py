@@ -137,7 +137,8 @@ def _parse_flags(options: flags.FlagValues, argv: Sequence[str]) -> list[str]:
     except FileNotFoundError as error:
         raise ConfigError(f"recipe card {error.filename} does not exist") from None
     except (flags.Error, TypeError, ValueError, SyntaxError, ImportError) as error:
-        raise ConfigError(f"the command line or the recipe card cannot be used: {error}") from None
+        reason = str(error).strip().splitlines()[-1]  # config_flags puts a whole traceback into some messages
+        raise ConfigError(f"the command line or the recipe card cannot be used: {reason}") from None
     finally:
         sys.argv = saved
 

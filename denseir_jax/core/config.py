@@ -64,6 +64,17 @@ def parse(cls: type[T], values: Mapping[str, Any] | config_dict.ConfigDict, path
         raise ConfigError(f"{path}: {error}") from error
 
 
+def choose(table: Mapping[str, T], name: str, what: str = "size") -> T:
+    """An entry of a recipe card's table of sizes or variants.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if name not in table:
+        raise ConfigError(f"the recipe card has no {what} {name!r}; it has {', '.join(table)}")
+    return table[name]
+
+
 def unknown_key(path: str, key: str, known: list[str]) -> str:
     """The message for a key that does not exist, naming the nearest that does."""
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)

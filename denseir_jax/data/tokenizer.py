@@ -163,13 +163,15 @@ def wordpiece(
 def load_tokenizer(path: str | Path, lowercase: bool = True) -> Tokenizer:
     """Load a ``vocab.txt``, a ``tokenizer.json``, a Hugging Face folder, or a run folder that holds ``tokenizer/``.
 
+    The two folders may also be written ``hf:DIR`` and ``run:DIR``, as where a model is named.
+
     Args:
         path: of a folder, ``tokenizer.json`` is preferred to ``vocab.txt`` + ``tokenizer_config.json``.
         lowercase: for a bare ``vocab.txt``, which does not say it.
     Raises:
         InputError: nothing of the kind is there, it cannot be read, or a special token is missing.
     """
-    path = Path(path)
+    path = Path(re.sub("^(hf|run):", "", str(path)))
     if path.is_dir():
         if (path / "tokenizer.json").exists():
             return _load_json(path / "tokenizer.json")

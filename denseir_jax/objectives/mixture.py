@@ -66,7 +66,7 @@ def _check_shared(shapes: Mapping[str, Params]) -> None:
                 raise ConfigError(f"parts {other!r} and {part!r} of the mixture want different shapes for the shared parameters {name!r}")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Mixture:
     """L = sum of weight x part; parameters of equal top-level names ("encoder", "mlm_head") are one."""
 

@@ -16,7 +16,9 @@ from denseir_jax.core import console, signals
 from denseir_jax.core.artifacts import Run, read_json
 from denseir_jax.core.command import Stage, execute
 from denseir_jax.core.config import chosen_by_name, identity
-from denseir_jax.core.errors import ConfigError
+from denseir_jax.core.errors import ConfigError, InputError
+from denseir_jax.data.lines import BadRows
+from denseir_jax.data.sources import read_dataset
 from denseir_jax.parallel import mesh
 from denseir_jax.pipeline import stages
 
@@ -111,10 +113,31 @@ def execute_link(stage: Stage, settings: Any, folder: Path, primary: bool) -> Ma
 
 
 def inputs(config: PipelineConfig) -> Mapping[str, str | Path]:
-    """A pipeline consumes what its links record; nothing of its own."""
+    """A pipeline consumes what its links record; nothing of its own. What a later link would miss is said now.
+
+    Raises:
+        ConfigError: no dataset, or no ``init_from`` for a recipe that starts from one. InputError: no such dataset, or it
+            lacks a split that a link names.
+    """
     if not config.dataset:
         raise ConfigError("config.dataset is empty; expected format:path, for example --config.dataset=beir:FOLDER")
+    links = [config.links[name] for name in config.order]
+    if not config.init_from and any(getattr(link, "retriever", "") == "@init_from" for link in links):
+        raise ConfigError("this recipe starts from a trained encoder: --config.init_from=hf:DIR or run:DIR")
+    known = read_dataset(config.dataset, BadRows("skip")).splits
+    for name, link in zip(config.order, links, strict=True):
+        for key in ("split", "tune_split", "probe_split"):
+            split = getattr(link, key, "")
+            if split and getattr(link, "dataset", "") == "@dataset" and split not in known and _reads(link, key):
+                raise InputError(f"{config.dataset} has no split {split!r} (it has {', '.join(known)}), which link {name!r} reads as {key}")
     return {}
+
+
+def _reads(link: Any, key: str) -> bool:
+    """Whether a link's settings make it read the split that this key names."""
+    if key == "tune_split":
+        return bool(link.hybrid)
+    return key != "probe_split" or bool(link.cadence.probe)
 
 
 def never_complete(run: Run) -> bool:

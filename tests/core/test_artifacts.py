@@ -52,7 +52,9 @@ def test_arrays_hash_sees_names_shapes_and_bytes():
 
 def test_a_folder_is_refused_to_another_config_and_the_keys_are_named(tmp_path):
     folder = tmp_path / "run"
-    artifacts.Run(folder, "train", Settings()).open({})
+    artifacts.Run(folder, "train", Settings(lr=9.0)).open({})
+    artifacts.Run(folder, "train", Settings()).open({})  # nothing was made yet: the folder is free
+    (folder / "artifact").write_text("x")
     artifacts.Run(folder, "train", Settings(steps=99)).open({})  # operational: may differ
     with pytest.raises(InputError, match=r"lr: 1.0 there, 2.0 here"):
         artifacts.Run(folder, "train", Settings(lr=2.0)).open({})
@@ -74,6 +76,7 @@ def test_changed_inputs_are_refused(tmp_path):
     source = tmp_path / "corpus.txt"
     source.write_text("a")
     artifacts.Run(tmp_path / "run", "prepare", Settings()).open({"corpus": source})
+    (tmp_path / "run" / "artifact").write_text("x")
     source.write_text("b")
     with pytest.raises(InputError, match="corpus changed"):
         artifacts.Run(tmp_path / "run", "prepare", Settings()).open({"corpus": source})

@@ -17,7 +17,7 @@ def data(n: int, d: int, vocab: int, rows: int, dtype: Any = np.float32) -> tupl
     table[vocab:] = 50.0  # padding that would win if it were seen
     bias = np.where(np.arange(rows) < vocab, rng.normal(size=rows), 1e4)
     hidden, labels = rng.normal(size=(n, d)), rng.integers(0, vocab, n)
-    return tuple(jnp.asarray(a, dtype) for a in (hidden, table, bias)) + (jnp.asarray(labels, jnp.int32),)
+    return (*(jnp.asarray(a, dtype) for a in (hidden, table, bias)), jnp.asarray(labels, jnp.int32))
 
 
 def plain(hidden: jax.Array, table: jax.Array, bias: jax.Array, labels: jax.Array, vocab: int) -> jax.Array:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_model import MASK, PAD, context, masked_rows, run, same_in_parts
+from tiny_model import MASK, PAD, context, evaluate, masked_rows, params_of, quick, run, same_in_parts
 
 from denseir_jax.core.config import parse
 from denseir_jax.core.errors import ConfigError
@@ -37,9 +37,9 @@ def flat_head(params: Any) -> Any:
     return params | {"mlm_head": params["mlm_head"] | {"norm": {**norm, "scale": norm["scale"] * 0}}}
 
 
-@pytest.mark.parametrize(("objective", "terms"), [(mlm(), 1), (condenser(late_mlm=False), 1), (condenser(), 2)])
+@pytest.mark.parametrize(("objective", "terms"), [(mlm(), 1), (condenser(), 2)])
 def test_uniform_logits_cost_ln_v(objective: Any, terms: int) -> None:
-    loss, metrics = run(objective, flat_head(objective.init(jax.random.key(0))), ROWS)
+    loss, metrics, _ = run(objective, flat_head(params_of(objective)), ROWS)
     np.testing.assert_allclose(loss, terms * np.log(90), rtol=1e-6)
     labels = sum(objective.masked(ROWS).weight.sum(1))
     assert metrics["masked_share"][0] == labels and metrics["masked_share"][1] == (ROWS["length"] - 2).sum()
@@ -48,10 +48,11 @@ def test_uniform_logits_cost_ln_v(objective: Any, terms: int) -> None:
 
 def test_mlm_by_hand() -> None:
     objective = mlm()
-    params = objective.init(jax.random.key(0))
-    loss, metrics = run(objective, params, ROWS)
+    params = params_of(objective)
+    loss, metrics, _ = run(objective, params, ROWS)
     masked = objective.masked(ROWS)
-    last = bert.encode(objective.context.encoder, params["encoder"], masked.ids, ROWS["length"]).last
+    encode = quick(lambda ids: bert.encode(objective.context.encoder, params["encoder"], ids, ROWS["length"]).last)
+    last = encode(masked.ids)
     head = params["mlm_head"]
     x = jax.nn.gelu(last @ head["dense"]["kernel"] + head["dense"]["bias"], approximate=False)
     x = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-12)
@@ -66,9 +67,9 @@ def test_mlm_by_hand() -> None:
 def test_without_head_layers_late_layers_learn_nothing() -> None:
     """Labelled tokens come from the early layer, and [CLS], the only late state that is read, has no label."""
     objective = condenser(n_head_layers=0, late_mlm=False)
-    params = objective.init(jax.random.key(0))
+    params = params_of(objective)
     assert "head" not in params
-    gradients = jax.grad(lambda p: run(objective, p, ROWS)[0])(params)["encoder"]["layers"]
+    gradients = quick(jax.grad(lambda p: evaluate(objective, False, p, ROWS)[0]))(params)["encoder"]["layers"]
     for leaf in jax.tree.leaves(gradients):
         assert not np.asarray(leaf[1]).any(), "the second of two layers must get exactly nothing"
     assert any(np.asarray(leaf[0]).any() for leaf in jax.tree.leaves(gradients))
@@ -76,7 +77,7 @@ def test_without_head_layers_late_layers_learn_nothing() -> None:
 
 def test_skip_from_the_last_layer_is_a_deeper_bert() -> None:
     objective = condenser(skip_from=2, late_mlm=False)
-    params = objective.init(jax.random.key(0))
+    params = params_of(objective)
     deeper = mlm(context(layers=4))
     layers = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), params["encoder"]["layers"], params["head"])
     stacked = {"encoder": params["encoder"] | {"layers": layers}, "mlm_head": params["mlm_head"]}
@@ -85,8 +86,8 @@ def test_skip_from_the_last_layer_is_a_deeper_bert() -> None:
 
 def test_skip_from_zero_reads_the_embeddings() -> None:
     objective = condenser(skip_from=0, n_head_layers=0)
-    params = objective.init(jax.random.key(0))
-    hidden = objective.encode(params, ROWS["input_ids"], ROWS["length"], None)
+    params = params_of(objective)
+    hidden = quick(lambda: objective.encode(params, ROWS["input_ids"], ROWS["length"], None))()
     embedded = bert.embed_tokens(objective.context.encoder, params["encoder"], ROWS["input_ids"])
     decoded = objective.decode(params, hidden, ROWS["length"], None)
     np.testing.assert_allclose(decoded[:, 1:], embedded[:, 1:], rtol=1e-6, atol=1e-6)
@@ -95,41 +96,42 @@ def test_skip_from_zero_reads_the_embeddings() -> None:
 
 def test_the_head_sees_the_last_layer_through_cls_alone() -> None:
     objective = condenser(skip_from=1)
-    params = objective.init(jax.random.key(0))
-    hidden = objective.encode(params, ROWS["input_ids"], ROWS["length"], None)
+    params = params_of(objective)
+    hidden = quick(lambda: objective.encode(params, ROWS["input_ids"], ROWS["length"], None))()
+    decode = quick(lambda last: objective.decode(params, hidden._replace(last=last), ROWS["length"], None))
     noise = jax.random.normal(jax.random.key(1), hidden.last.shape)
-    out = objective.decode(params, hidden, ROWS["length"], None)
-    tokens = objective.decode(params, hidden._replace(last=hidden.last.at[:, 1:].set(noise[:, 1:])), ROWS["length"], None)
-    cls = objective.decode(params, hidden._replace(last=hidden.last.at[:, 0].set(noise[:, 0])), ROWS["length"], None)
+    out = decode(hidden.last)
+    tokens = decode(hidden.last.at[:, 1:].set(noise[:, 1:]))
+    cls = decode(hidden.last.at[:, 0].set(noise[:, 0]))
     np.testing.assert_array_equal(tokens, out)
     assert float(jnp.abs(cls - out)[:, 1:].max()) > 1e-3
 
 
 def test_more_padding_changes_nothing() -> None:
     objective = condenser(context(scan=True))
-    params = objective.init(jax.random.key(0))
+    params = params_of(objective)
     masked = objective.masked(ROWS)
     wide = masked._replace(ids=jnp.pad(masked.ids, ((0, 0), (0, 5)), constant_values=PAD))
-    for short, long in zip(*(objective.score(params, m, ROWS["length"], None)[1].values() for m in (masked, wide)), strict=True):
+    score = quick(lambda masked: list(objective.score(params, masked, ROWS["length"], None)[1].values()))
+    for short, long in zip(score(masked), score(wide), strict=True):
         np.testing.assert_allclose(long, short, rtol=1e-5)
 
 
-@pytest.mark.parametrize("objective", [mlm(), condenser(skip_from=1)], ids=["mlm", "condenser"])
-def test_parts_equal_the_whole(objective: Any) -> None:
-    same_in_parts(objective, ROWS)
+def test_parts_equal_the_whole() -> None:
+    same_in_parts(condenser(), ROWS)
 
 
 def test_a_row_is_alone_in_the_batch() -> None:
     """per_row of one row is its share of per_row of all: masks, vectors and sums."""
     objective = condenser()
-    params = objective.init(jax.random.key(0))
-    whole, _ = objective.per_row(params, ROWS, None, False)
-    alone, _ = objective.per_row(params, {name: value[3:4] for name, value in ROWS.items()}, None, False)
+    params = params_of(objective)
+    whole = run(objective, params, ROWS)[2]
+    alone = run(objective, params, {name: value[3:4] for name, value in ROWS.items()})[2]
     np.testing.assert_allclose(alone["cls"], whole["cls"][3:4], rtol=1e-5, atol=1e-6)
 
 
 def test_bfloat16_products_give_a_float32_loss_near_float32s() -> None:
-    params = condenser().init(jax.random.key(0))
+    params = params_of(condenser())
     exact = run(condenser(), params, ROWS)[0]
     rough = run(condenser(context(dtype="bfloat16")), params, ROWS)[0]
     assert rough.dtype == jnp.float32 and 0 < abs(float(rough - exact)) < 0.05
@@ -157,7 +159,7 @@ def test_impossible_settings_are_refused_by_name() -> None:
 
 def test_heads_stay_behind_at_export() -> None:
     objective = condenser()
-    params = objective.init(jax.random.key(0))
+    params = params_of(objective)
     assert set(params) == {"encoder", "mlm_head", "head"}
     (tower,) = objective.towers(params).values()
     assert set(tower) == {"encoder"} and tower["encoder"] is params["encoder"]

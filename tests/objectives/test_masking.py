@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from denseir_jax.objectives import masking
 from denseir_jax.objectives.masking import MaskConfig
@@ -142,6 +144,19 @@ def test_a_row_is_masked_alike_whatever_the_batch() -> None:
     other_seed = draw(MaskConfig(), data, index, seed=8)
     later = draw(MaskConfig(), data, index + 1000)
     assert (other_seed.positions != whole.positions).any(1).mean() > 0.5 and (later.positions != whole.positions).any(1).mean() > 0.5
+
+
+def test_eight_devices_draw_the_masks_of_one() -> None:
+    data = rows(np.random.default_rng(3), 64)
+    index = np.arange(64, dtype=np.int32)
+    mesh = Mesh(np.asarray(jax.devices()[:8]), ("data",), axis_types=(AxisType.Auto,))
+    by_rows = NamedSharding(mesh, P("data"))
+    args = [jax.device_put(x, by_rows) for x in (data["ids"], data["length"], data["start"], index)]
+    with jax.set_mesh(mesh):
+        spread = jax.jit(lambda *x: masking.draw(MaskConfig(), *x[:3], masking.row_keys(7, 1, x[3]), MASK, SPECIAL, VOCAB))(*args)
+    assert len(spread.ids.sharding.device_set) == 8
+    for got, expected in zip(spread, draw(MaskConfig(), data, index), strict=True):
+        np.testing.assert_array_equal(got, expected)
 
 
 def test_rates_over_many_draws() -> None:

@@ -1,5 +1,7 @@
 """A context of a few numbers, and rows for it, shared by the tests of objectives."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -41,32 +43,50 @@ def keys(rows: dict[str, jax.Array]) -> jax.Array:
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(5), rows["index"])
 
 
+def quick(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiled without much optimisation: compiling is most of what these tests cost."""
+    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
+
+
+@functools.cache
+def params_of(objective: Objective) -> Any:
+    return quick(objective.init)(jax.random.key(0))
+
+
+@functools.cache
+def compiled(objective: Objective, train: bool) -> Callable[..., Any]:
+    return quick(functools.partial(evaluate, objective, train))
+
+
 def run(objective: Objective, params: Any, rows: Any, train: bool = False) -> Any:
-    """(loss, metrics) on the whole batch."""
+    """(loss, metrics, vectors) on the whole batch."""
+    return compiled(objective, train)(params, rows)
+
+
+def evaluate(objective: Objective, train: bool, params: Any, rows: Any) -> Any:
+    """As `run`, to be compiled or differentiated by the caller."""
     vectors, sums = objective.per_row(params, rows, keys(rows) if train else None, train)
-    return objective.over_batch(params, vectors, sums, rows)
+    return *objective.over_batch(params, vectors, sums, rows), vectors
 
 
 def in_parts(objective: Objective, params: Any, rows: Any, n: int) -> Any:
-    """(loss, metrics) with rows encoded in n parts, with dropout."""
+    """The loss with rows encoded in n parts, with dropout."""
     found = []
     for part in range(n):
         chunk = {name: jnp.split(value, n)[part] for name, value in rows.items()}
         found.append(objective.per_row(params, chunk, keys(chunk), True))
     vectors = jax.tree.map(lambda *x: jnp.concatenate(x), *(vectors for vectors, _ in found))
     sums = jax.tree.map(lambda *x: sum(x), *(sums for _, sums in found))
-    return objective.over_batch(params, vectors, sums, rows)
+    return objective.over_batch(params, vectors, sums, rows)[0]
 
 
 def same_in_parts(objective: Objective, rows: Any) -> None:
     """Loss and gradients are those of the whole batch, dropout on."""
-    params = objective.init(jax.random.key(0))
-    whole, parts = (
-        jax.jit(jax.value_and_grad(lambda p, f=f: f(p)[0]))(params)
-        for f in (lambda p: run(objective, p, rows, True), lambda p: in_parts(objective, p, rows, 2))
-    )
+    params = params_of(objective)
+    whole = quick(jax.value_and_grad(lambda p: evaluate(objective, True, p, rows)[0]))(params)
+    parts = quick(jax.value_and_grad(lambda p: in_parts(objective, p, rows, 2)))(params)
     np.testing.assert_allclose(parts[0], whole[0], rtol=1e-6)
     biggest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(whole[1]))
     for got, want in zip(jax.tree.leaves(parts[1]), jax.tree.leaves(whole[1]), strict=True):
         np.testing.assert_allclose(got, want, atol=1e-6 * max(biggest, 1.0), rtol=1e-4)
-    assert float(run(objective, params, rows, True)[0]) != float(run(objective, params, rows)[0]), "dropout was off"
+    assert float(whole[0]) != float(run(objective, params, rows)[0]), "dropout was off"

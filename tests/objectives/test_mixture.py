@@ -1,0 +1,123 @@
+"""Mixtures, and finding objectives by name."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_pair_objectives import B, group_rows, pair_rows
+from tiny_model import context, masked_rows, params_of, run, same_in_parts
+
+from denseir_jax.core.config import card, identity, parse
+from denseir_jax.core.errors import ConfigError
+from denseir_jax.objectives.base import Objective
+from denseir_jax.objectives.mixture import MixedRows, MixtureConfig
+from denseir_jax.objectives.registry import register, registry
+
+SMALL = context(layers=0)
+
+
+def mixture(**weights: float) -> MixtureConfig:
+    parts = {"pairs": {"name": "ict", "temperature": 0.5}, "text": {"name": "condenser", "n_head_layers": 0, "late_mlm": False}}
+    return parse(MixtureConfig, {"parts": parts, "weights": weights})
+
+
+def rows() -> dict[str, jax.Array]:
+    pairs, text = pair_rows(), masked_rows(B)
+    mixed = {f"pairs/{name}": value for name, value in pairs.items()} | {f"text/{name}": value for name, value in text.items()}
+    return {name: value for name, value in mixed.items() if not name.endswith("/index")} | {"index": pairs["index"]}
+
+
+def test_the_weighted_sum_of_its_parts() -> None:
+    objective = mixture(pairs=1.0, text=0.25).build(SMALL)
+    params = params_of(objective)
+    assert set(params) == {"encoder", "mlm_head"}
+    loss, metrics, _ = run(objective, params, rows())
+    alone = {name: objective.parts[name] for name in ("pairs", "text")}  # type: ignore[attr-defined]
+    pairs = run(alone["pairs"], params, pair_rows())
+    text = run(alone["text"], params, masked_rows(B) | {"index": pair_rows()["index"]})
+    np.testing.assert_allclose(loss, pairs[0] + 0.25 * text[0], rtol=1e-6)
+    np.testing.assert_allclose(metrics["text/loss"][0], text[0], rtol=1e-6)
+    np.testing.assert_allclose(metrics["pairs/accuracy"][0], pairs[1]["accuracy"][0])
+    for name in ("tokens", "cells"):
+        assert metrics[name][0] == pairs[1][name][0] + text[1][name][0]
+    assert set(objective.fields()) == set(rows()) - {"text/document"}
+    same_in_parts(objective, rows())
+
+
+def test_a_part_of_weight_zero_is_left_out() -> None:
+    objective = mixture(pairs=1.0, text=0.0).build(SMALL)
+    assert set(params_of(objective)) == {"encoder"}
+    assert not any(name.startswith("text/") for name in objective.fields())
+    only_pairs = {name: value for name, value in rows().items() if not name.startswith("text/")}
+    alone = objective.parts["pairs"]  # type: ignore[attr-defined]
+    np.testing.assert_allclose(
+        run(objective, params_of(objective), only_pairs)[0], run(alone, params_of(objective), pair_rows())[0], rtol=1e-6
+    )
+
+
+class Source:
+    def __init__(self, n_items: int, name: str):
+        self.n_items, self.name = n_items, name
+
+    def rows(self, stream: np.ndarray) -> dict[str, np.ndarray]:
+        return {"index": stream.astype(np.int32), self.name: (stream * self.n_items).astype(np.int32)}
+
+    def names(self, stream: np.ndarray) -> list[str]:
+        return [f"{self.name}{i}" for i in stream]
+
+
+def test_rows_side_by_side() -> None:
+    source = MixedRows({"a": Source(3, "x"), "b": Source(5, "y")})
+    assert source.n_items == 5 and source.names(np.array([7])) == ["x7 + y7"]
+    found = source.rows(np.array([2, 9]))
+    assert {name: values.tolist() for name, values in found.items()} == {"index": [2, 9], "a/x": [6, 27], "b/y": [10, 45]}
+
+
+@pytest.mark.parametrize(
+    ("parts", "weights", "message"),
+    [
+        ({"a": {"name": "mlm"}}, {"b": 1.0}, "expected the same names"),
+        ({"a": {"name": "mlm"}}, {"a": 0.0}, "nor all 0"),
+        ({"a": {"name": "mlm"}, "b": {"name": "mlm"}}, {"a": 1.0, "b": -1.0}, "must not be negative"),
+        ({"a": {"name": "mlmm"}}, {"a": 1.0}, "did you mean 'mlm'"),
+    ],
+)
+def test_impossible_mixtures_are_refused(parts: Any, weights: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(MixtureConfig, {"parts": parts, "weights": weights})
+
+
+def test_parts_that_share_no_encoder_or_no_shape_are_refused() -> None:
+    two = parse(
+        MixtureConfig, {"parts": {"a": {"name": "mlm"}, "b": {"name": "contrastive", "tied": False}}, "weights": {"a": 1.0, "b": 1.0}}
+    )
+    with pytest.raises(ConfigError, match="'b' of the mixture has no encoder"):
+        two.build(SMALL)
+    heads = {name: {"name": "condenser", "n_head_layers": n} for name, n in (("a", 1), ("b", 2))}
+    with pytest.raises(ConfigError, match="different shapes for the shared parameters 'head'"):
+        parse(MixtureConfig, {"parts": heads, "weights": {"a": 1.0, "b": 1.0}}).build(SMALL)
+
+
+def test_objectives_are_found_by_themselves() -> None:
+    assert set(registry()) == {"condenser", "contrastive", "ict", "mixture", "mlm"}
+    for name in ("condenser", "contrastive", "ict", "mlm"):
+        config = registry()[name]()
+        assert parse(registry()[name], card(config)) == config, "a card holds the whole config"
+        assert isinstance(config.build(context()), Objective) and identity(config)["name"] == name
+    with pytest.raises(ValueError, match="two objectives are named 'ict'"):
+        register(registry()["ict"])
+
+
+def test_a_mixture_survives_its_card() -> None:
+    config = mixture(pairs=1.0, text=0.25)
+    assert parse(MixtureConfig, card(config)) == config
+
+
+def test_group_rows_have_what_the_objective_declares() -> None:
+    objective = registry()["contrastive"](group_size=3).build(context())
+    data = group_rows()
+    for name, field in objective.fields().items():
+        assert data[name].ndim == 1 + len(field.tail) and data[name].dtype == jnp.int32
+        assert all(want in (have, "known") for want, have in zip(field.tail, data[name].shape[1:], strict=True))

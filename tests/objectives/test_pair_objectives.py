@@ -1,0 +1,141 @@
+"""ICT and contrastive fine-tuning on top of an embeddings-only encoder: losses by numpy from the vectors, masking, towers."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+from tiny_model import LENGTH, QUERY, context, params_of, quick, run, same_in_parts, texts
+
+from denseir_jax.core.config import parse
+from denseir_jax.core.errors import ConfigError
+from denseir_jax.models.embedder import EmbedderConfig
+from denseir_jax.objectives.contrastive import ContrastiveConfig
+from denseir_jax.objectives.ict import IctConfig
+
+B, N = 6, 3
+SMALL = context(layers=0, embedder=EmbedderConfig(pooling="mean"))
+
+
+def pair_rows() -> dict[str, jax.Array]:
+    query, passage = texts(B, QUERY, 1), texts(B, LENGTH, 2)
+    return {
+        "query_ids": query[0],
+        "query_length": query[1],
+        "passage_ids": passage[0],
+        "passage_length": passage[1],
+        "removed": jnp.array([1, 0, 1, 1, 0, 1]),
+        "document": jnp.array([4, 9, 4, 2, 7, 3]),
+        "index": jnp.arange(B, dtype=jnp.int32),
+    }
+
+
+def group_rows() -> dict[str, jax.Array]:
+    query, passage = texts(B, QUERY, 1), texts(B * N, LENGTH, 2)
+    return {
+        "query_ids": query[0],
+        "query_length": query[1],
+        "passage_ids": passage[0].reshape(B, N, LENGTH),
+        "passage_length": passage[1].reshape(B, N),
+        # Row 2's positive is row 0's too; row 1's first negative is known to answer it; 30 is a negative of rows 3 and 4.
+        "passage_row": jnp.array([[10, 20, 21], [11, 40, 23], [10, 24, 25], [13, 30, 26], [14, 30, 27], [15, 11, 28]]),
+        "known": jnp.array([[10, -1], [11, 40], [10, -1], [13, -1], [14, 13], [15, -1]]),
+        "index": jnp.arange(B, dtype=jnp.int32),
+    }
+
+
+def nll(scores: np.ndarray, target: np.ndarray, blocked: np.ndarray) -> np.ndarray:
+    scores = np.where(blocked & (np.arange(scores.shape[1]) != target[:, None]), -np.inf, scores)
+    return np.asarray(logsumexp(scores, axis=1) - scores[np.arange(len(target)), target])
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_ict_by_numpy(symmetric: bool) -> None:
+    objective, rows = IctConfig(temperature=0.5, symmetric=symmetric).build(SMALL), pair_rows()
+    loss, metrics, vectors = run(objective, params_of(objective), rows)
+    q, p = np.asarray(vectors["query"]), np.asarray(vectors["passage"])
+    same, own = np.asarray(rows["document"])[:, None] == np.asarray(rows["document"]), np.arange(B)
+    one_way = nll(q @ p.T / 0.5, own, same)
+    other = nll(p @ q.T / 0.5, own, same)
+    np.testing.assert_allclose(loss, (one_way.mean() + other.mean()) / 2 if symmetric else one_way.mean(), rtol=1e-5)
+    removed = np.asarray(rows["removed"]) == 1
+    for name, chosen in (("removed", removed), ("kept", ~removed)):
+        total, count = metrics[f"nll_{name}"]
+        np.testing.assert_allclose(total, one_way[chosen].sum(), rtol=1e-5)
+        assert count == chosen.sum() == metrics[f"accuracy_{name}"][1]
+    assert metrics["accuracy"][0] == metrics["accuracy_removed"][0] + metrics["accuracy_kept"][0]
+    assert metrics["masked_candidates"] == (2, B * (B - 1)), "rows 0 and 2 are one document"
+    assert metrics["tokens"][0] == rows["query_length"].sum() + rows["passage_length"].sum()
+    assert metrics["cells"][0] == B * (QUERY + LENGTH)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ContrastiveConfig(group_size=N, temperature=0.5),
+        ContrastiveConfig(group_size=N, temperature=0.1, similarity="cosine", tied=False, symmetric=True),
+        ContrastiveConfig(group_size=N, in_batch=False),
+    ],
+    ids=["tied", "untied_cosine_symmetric", "own_group"],
+)
+def test_contrastive_by_numpy(config: ContrastiveConfig) -> None:
+    objective, rows = config.build(SMALL), group_rows()
+    params = params_of(objective)
+    loss, metrics, vectors = run(objective, params, rows)
+    q, p = np.asarray(vectors["query"]), np.asarray(vectors["passage"])
+    flat, ids = p.reshape(B * N, -1), np.asarray(rows["passage_row"]).reshape(-1)
+    known = [set(np.asarray(rows["known"])[i].tolist()) - {-1} for i in range(B)]
+    answers = np.array([[int(row) in known[i] for row in ids] for i in range(B)])
+    target = np.arange(B) * N
+    if not config.in_batch:
+        answers = answers | (np.arange(B * N) // N != np.arange(B)[:, None])
+    expected = nll(q @ flat.T / config.temperature, target, answers).mean()
+    if config.symmetric:
+        expected = (expected + nll(p[:, 0] @ q.T / config.temperature, np.arange(B), answers[:, target].T).mean()) / 2
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    # in the batch: 10 answers rows 0 and 2, 40 row 1, 11 (a negative of row 5) row 1, 13 row 4; in the own group: 40 alone
+    assert metrics["masked_candidates"] == ((5, B * (B * N - 1)) if config.in_batch else (1, B * (N - 1)))
+    if config.similarity == "cosine":
+        np.testing.assert_allclose(np.linalg.norm(flat, axis=1), 1, rtol=1e-5)
+        np.testing.assert_allclose(quick(objective.embed_query)(params, rows["query_ids"], rows["query_length"]), q, rtol=1e-4, atol=1e-6)
+    assert set(objective.towers(params)) == ({"encoder"} if config.tied else {"query", "passage"})
+    assert objective.similarity == config.similarity
+
+
+def test_untied_towers_learn_apart() -> None:
+    objective = ContrastiveConfig(group_size=N, tied=False).build(SMALL)
+    params, rows = params_of(objective), group_rows()
+    start = jax.tree.map(lambda a, b: bool((a == b).all()), params["query"], params["passage"])
+    assert all(jax.tree.leaves(start)), "two towers start from one encoder"
+    louder = params | {"query": jax.tree.map(lambda x: x * 1.5, params["query"])}
+    before, after = run(objective, params, rows)[2], run(objective, louder, rows)[2]
+    np.testing.assert_array_equal(before["passage"], after["passage"])
+    assert (np.asarray(before["query"]) != np.asarray(after["query"])).any()
+
+
+@pytest.mark.parametrize(("config", "rows"), [(IctConfig(), pair_rows()), (ContrastiveConfig(group_size=N), group_rows())])
+def test_parts_equal_the_whole(config: Any, rows: Any) -> None:
+    same_in_parts(config.build(SMALL), rows)
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "message"),
+    [
+        (IctConfig, {"temperature": 0.0}, "temperature=0.0 must be positive"),
+        (IctConfig, {"keep_rate": 1.5}, "keep_rate=1.5 is outside"),
+        (IctConfig, {"chunk_min": 9, "chunk_max": 8}, "chunk_min=9"),
+        (ContrastiveConfig, {"group_size": 0}, "group_size=0"),
+        (ContrastiveConfig, {"in_batch": False, "group_size": 1}, "in_batch=False"),
+        (ContrastiveConfig, {"similarity": "cosin"}, "did you mean 'cosine'"),
+    ],
+)
+def test_impossible_settings_are_refused(config: type, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(config, values)
+
+
+def test_a_chunk_that_fits_no_query_is_refused() -> None:
+    with pytest.raises(ConfigError, match="chunk_min=7 does not fit queries of 8 tokens"):
+        IctConfig(unit="chunk", chunk_min=7).build(SMALL)

@@ -94,7 +94,7 @@ def test_scanned_unrolled_and_rematerialised_are_equal(with_dropout):
         params, keys = params_of(CONFIG, np.float64), row_keys() if with_dropout else None
         results = [
             losses_and_gradients(dataclasses.replace(CONFIG, scan=scan, remat=remat), params, keys)
-            for scan, remat in ((False, False), (True, False), (False, True), (True, True))[:: 3 if with_dropout else 1]
+            for scan, remat in (((False, False), (True, True)) if with_dropout else ((False, False), (True, False), (False, True)))
         ]
         for other in results[1:]:
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-12), results[0], other)
@@ -162,8 +162,9 @@ def test_initial_values():
 
 
 def test_bfloat16_products_stay_near_and_give_float32():
-    params, config = params_of(CONFIG), dataclasses.replace(CONFIG, dtype="bfloat16")
-    (loss, last), gradient = losses_and_gradients(CONFIG, params, None)
+    single = dataclasses.replace(CONFIG, layers=1)
+    params, config = params_of(single), dataclasses.replace(single, dtype="bfloat16")
+    (loss, last), gradient = losses_and_gradients(single, params, None)
     (rounded_loss, rounded_last), rounded_gradient = losses_and_gradients(config, params, None)
     assert rounded_last.dtype == jnp.float32
     assert 0 < np.abs(last - rounded_last).max() < 0.1

@@ -30,7 +30,7 @@ def test_pooling():
 def test_projection_then_normalisation():
     config = EmbedderConfig("mean", projection=5, normalize=True)
     embedder = Embedder(ENCODER, config)
-    params = embedder.init(jax.random.key(0))
+    params = jax.eval_shape(lambda: embedder.init(jax.random.key(0)))
     assert embedder.size == 5 and sorted(params) == ["encoder", "projection"]
     rng = np.random.default_rng(1)
     params["projection"] = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), params["projection"])
@@ -42,11 +42,14 @@ def test_projection_then_normalisation():
 
 def test_embed_is_the_pooled_encoder_and_zero_vectors_have_a_gradient():
     embedder = Embedder(ENCODER, EmbedderConfig("cls", normalize=True))
-    params = embedder.init(jax.random.key(0))
+    params = jax.tree.map(lambda leaf: np.full(leaf.shape, 0.1, np.float32), jax.eval_shape(lambda: embedder.init(jax.random.key(0))))
+    params["encoder"]["embeddings"]["word"][:] = np.random.default_rng(0).normal(size=(128, 8))
     ids = jnp.asarray(np.arange(12, dtype=np.int32).reshape(2, 6))
     length = jnp.array([6, 3])
-    last = bert.encode(ENCODER, params["encoder"], ids, length).last[:, 0]
-    np.testing.assert_allclose(embedder.embed(params, ids, length), last / jnp.linalg.norm(last, axis=-1, keepdims=True), rtol=1e-5)
+    last = jax.jit(lambda p: bert.encode(ENCODER, p, ids, length).last[:, 0])(params["encoder"])
+    np.testing.assert_allclose(
+        jax.jit(embedder.embed)(params, ids, length), last / jnp.linalg.norm(last, axis=-1, keepdims=True), rtol=1e-5
+    )
     gradient = jax.grad(lambda h: embedder.pool(params, h, length).sum())(jnp.zeros((2, 6, 8)))
     assert np.isfinite(gradient).all()
 

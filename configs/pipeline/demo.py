@@ -84,7 +84,7 @@ def scratch(steps=lambda steps: steps):
         MineConfig(depth=50, hi=20, n=10),
         ReportConfig(
             title="Dense retrieval from scratch on Wikipedia extracts",
-            summary=("A short description of an article must find its extract among 10,033. Everything was trained here, from nothing.",),
+            summary="A short description of an article must find its extract among 10,033. Everything was trained here, from nothing.",
             attribution=ATTRIBUTION,
         ),
         pretrain=pretrain(LAYERS, steps(700), CONDENSER_WEIGHT),

@@ -116,11 +116,14 @@ def _value(hint: Any, value: Any, path: str) -> Any:
 
 
 def _items(value: Any) -> list[Any]:
-    """A sequence from a tuple or from "a,b" as typed on a command line; commas inside brackets do not separate."""
-    out: list[Any] = []
-    for item in [value] if isinstance(value, str) else value:
-        out += [part for part in re.split(r",(?![^()\[\]]*[)\]])", item) if part] if isinstance(item, str) else [item]
-    return out
+    """A sequence from a tuple, or from "a,b" as typed on a command line, which arrives as a string or a tuple of one.
+
+    Commas inside brackets do not separate.
+    """
+    items = [value] if isinstance(value, str) else list(value)
+    if len(items) == 1 and isinstance(items[0], str):
+        return [part for part in re.split(r",(?![^()\[\]]*[)\]])", items[0]) if part]
+    return items
 
 
 def _registered(classes: Mapping[str, type], key: str, value: Any, path: str) -> Any:

@@ -12,12 +12,15 @@ import optax
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class State:
-    """step int32 [] (steps done), params, opt_state, rng (typed key, constant: streams are folded into it)."""
+    """step int32 [] (steps done), params, opt_state, rng (typed key, constant: streams are folded into it).
 
-    step: jax.Array
+    Fields hold arrays, or what stands for them in the same tree: shapes, shardings.
+    """
+
+    step: Any
     params: Any
     opt_state: Any
-    rng: jax.Array
+    rng: Any
 
 
 def create(params: Any, optimizer: optax.GradientTransformation, seed: int) -> State:

@@ -78,7 +78,7 @@ def make_train_step(
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         one = jnp.ones((), value.dtype)
-        metrics = {**metrics, "loss": (value, one), "grad_norm": (optax.global_norm(gradients), one)}
+        metrics = {**metrics, "loss": (value, one), "grad_norm": (optax.tree.norm(gradients), one)}
         return State(state.step + 1, params, opt_state, state.rng), metrics
 
     return step

@@ -75,7 +75,8 @@ def test_mistakes_name_the_key(values, words):
 
 def test_typed_lists_split_at_commas_outside_brackets():
     assert config.parse(Outer, {"path": "x", "measures": "RR@10,nDCG(a='b,c')@5"}).measures == ("RR@10", "nDCG(a='b,c')@5")
-    assert config.parse(Outer, {"path": "x", "measures": ("a,b", "c")}).measures == ("a", "b", "c")
+    assert config.parse(Outer, {"path": "x", "measures": ("a,b",)}).measures == ("a", "b")
+    assert config.parse(Outer, {"path": "x", "measures": ("a,b", "c")}).measures == ("a,b", "c")
 
 
 def test_identity_leaves_operational_keys_out():

@@ -27,7 +27,8 @@ class ReportConfig:
         rows: evaluate runs, one row of the table each. baseline: the label that the paired tests compare with.
         curves: training runs whose loss is drawn. lineage: runs whose hashes and facts are listed. worst: the label whose
         worst queries are shown with their texts, from `dataset` and `split`; "" shows none.
-        measures, averaging: columns of the table, and who is counted. title, summary, attribution: texts.
+        measures, averaging: columns of the table, and who is counted. title, summary (paragraphs
+        apart by an empty line), attribution: texts.
     """
 
     stage: str = "report"
@@ -41,7 +42,7 @@ class ReportConfig:
     measures: tuple[str, ...] = ("RR@10", "nDCG@10", "R@100")
     averaging: Averaging = "run"
     title: str = "Retrieval report"
-    summary: tuple[str, ...] = ()
+    summary: str = ""
     attribution: str = ""
     on_bad_row: Literal["error", "skip"] = "error"
 
@@ -69,7 +70,7 @@ def run_report(run: Run) -> Mapping[str, Any]:
     artifacts.write_json(run.path / "table.json", tables.as_json(made))
     data = report.ReportData(
         title=settings.title,
-        summary=settings.summary,
+        summary=[part for part in settings.summary.split("\n\n") if part],
         attribution=settings.attribution,
         table=made,
         charts=charts.loss_charts(folders(settings.curves)),

@@ -122,6 +122,7 @@ def context(config: TrainingConfig, store: TokenStore, tokenizer: Tokenizer, sta
         sep_id=tokenizer.sep_id,
         pad_id=tokenizer.pad_id,
         mask_id=tokenizer.mask_id,
+        unk_id=tokenizer.unk_id,
         vocab_size=tokenizer.vocab_size,
         query_length=store.template.query_length,
         passage_length=store.template.passage_length,

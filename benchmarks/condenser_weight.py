@@ -1,0 +1,83 @@
+"""Which weight for Condenser's losses beside ICT, in the demo? Chosen on dev, at equal steps; the result is kept.
+
+    python benchmarks/condenser_weight.py --workdir runs/condenser_weight
+
+Two layers (Condenser needs an early and a late one), the demo's data and settings otherwise. Equal steps favour
+Condenser: a step with it takes longer. Writes benchmarks/results/condenser_weight.json. Goes on where it stopped.
+"""
+
+import argparse
+import dataclasses
+import importlib.util
+import json
+import time
+from pathlib import Path
+
+from denseir_jax.core import artifacts, signals
+from denseir_jax.core.command import execute
+from denseir_jax.evals.evaluation import PER_QUERY, read_per_query
+from denseir_jax.evals.table import as_json, as_text, make_table
+from denseir_jax.pipeline import chain, stages
+from denseir_jax.pipeline.stages.evaluate import EvaluateConfig
+
+ROOT = Path(__file__).resolve().parents[1]
+WEIGHTS = (0.0, 0.1, 0.25, 1.0)
+
+
+def demo_card():
+    """The demo's recipe card as a module."""
+    spec = importlib.util.spec_from_file_location("demo", ROOT / "configs" / "pipeline" / "demo.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--pretrain_steps", type=int, default=200)
+    parser.add_argument("--finetune_steps", type=int, default=60)
+    options = parser.parse_args()
+    signals.listen()
+    demo = demo_card()
+    recipe = demo.scratch()
+    names = {"dataset": demo.DATASET, "init_from": None}
+
+    def run(name, config):
+        names[name] = str((options.workdir / name).absolute())
+        before = time.monotonic()
+        metrics = execute(stages.by_config(config), chain.resolved(config, names, 0), Path(names[name]))
+        return metrics, time.monotonic() - before
+
+    for name in ("prepare", "bm25_negatives"):
+        run(name, recipe.links[name])
+    evaluations, rates = {}, {}
+    for weight in WEIGHTS:
+        tag = str(weight).replace(".", "_")
+        metrics, _ = run(f"pretrain_{tag}", dataclasses.replace(demo.pretrain(2, options.pretrain_steps, weight), tokens="@prepare"))
+        rates[f"weight {weight}"] = metrics["steps_per_second"]
+        tuned = dataclasses.replace(
+            recipe.links["no_pretrain"], steps=options.finetune_steps, encoder=demo.encoder(2), init_from=f"run:@pretrain_{tag}"
+        )
+        run(f"finetune_{tag}", tuned)
+        for kind in ("pretrain", "finetune"):
+            run(f"dev_{kind}_{tag}", EvaluateConfig(dataset="@dataset", split="dev", retriever=f"run:@{kind}_{tag}"))
+            evaluations[f"weight {weight}{', no labels' if kind == 'pretrain' else ''}"] = read_per_query(
+                Path(names[f"dev_{kind}_{tag}"]) / PER_QUERY
+            )
+    table = make_table(evaluations, ("RR@10", "nDCG@10", "R@100"), baseline="weight 0.0")
+    print(as_text(table))
+    result = {
+        "what": "demo, dev split, 2 layers, ICT + weight x Condenser at equal steps, then the same fine-tuning",
+        "pretrain_steps": options.pretrain_steps,
+        "finetune_steps": options.finetune_steps,
+        "last_steps_per_second": rates,
+        "versions": artifacts.versions(),
+        "table": as_json(table),
+    }
+    artifacts.write_json(ROOT / "benchmarks" / "results" / "condenser_weight.json", result)
+    print(json.dumps(rates))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,7 @@
 """Processes that write the parts of `prepare`."""
 
 import functools
+import itertools
 import multiprocessing
 import os
 import signal
@@ -33,19 +34,21 @@ def write_parts(tasks: Iterator[Task], workers: int) -> Iterator[int]:
     """Write all parts; yield the number of documents of each, in order, once it is on disk.
 
     Args:
-        tasks: drawn from as processes get free, so only a few chunks are in memory. workers: 1 works in this process.
+        tasks: drawn from as processes get free, so only a few chunks are in memory. workers: 1 works in this process, and
+        so does a corpus of one part: it would be done before another process had started.
     Raises:
         whatever `tasks` raises, after the parts in hand are written. RuntimeError: a process was killed from outside.
     """
-    if workers == 1:
-        yield from map(_work, tasks)
+    first = list(itertools.islice(tasks, 2))
+    if workers == 1 or len(first) < 2:
+        yield from map(_work, itertools.chain(first, tasks))
         return
     # Not forked: this process may have threads already, whose locks a fork would copy in whatever state they are.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin) as pool:
         waiting: deque[Future[int]] = deque()
         try:
-            for task in tasks:
+            for task in itertools.chain(first, tasks):
                 waiting.append(pool.submit(_work, task))
                 if len(waiting) > 2 * workers:
                     yield waiting.popleft().result()

@@ -196,7 +196,6 @@ def write_folder(
     Raises:
         InputError: pooling that sentence-transformers cannot express, or a tokenizer with more tokens than the encoder.
     """
-    sentence.check_expressible(embedder)
     if tokenizer.vocab_size > encoder.vocab_size:
         raise InputError(f"the tokenizer has {tokenizer.vocab_size} tokens, the encoder {encoder.vocab_size}; they do not belong together")
     head = params.get("mlm_head")

@@ -15,6 +15,9 @@ from denseir_jax.models import names
 from denseir_jax.models.embedder import EmbedderConfig
 
 IDENTITY = "torch.nn.modules.linear.Identity"
+# sentence-transformers has no pooling over the first k tokens. This name makes it refuse the folder, where it would
+# otherwise give other vectors; we read it.
+FIRST_TOKENS = "denseir_jax.FirstTokensPooling"
 _LEGACY_MODES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -53,15 +56,18 @@ def read_modules(folder: Path, hidden: int) -> tuple[EmbedderConfig, dict[str, A
     tail = kinds[2:]
     normalize = tail[-1:] == ["Normalize"]
     projected = tail[:2] == ["Dense", "LayerNorm"]
-    if kinds[:2] != ["Transformer", "Pooling"] or len(tail) != 2 * projected + normalize:
+    if kinds[:1] != ["Transformer"] or kinds[1:2] not in (["Pooling"], [_kind(FIRST_TOKENS)]) or len(tail) != 2 * projected + normalize:
         raise InputError(
             f"{folder}/modules.json: cannot express the modules {', '.join(kinds)}; "
             "expected Transformer, Pooling, then Dense and LayerNorm if projected, then Normalize if normalised"
         )
-    pooling = _pooling(folder / modules[1][1] / "config.json")
+    pooling_config = folder / modules[1][1] / "config.json"
     projection = _read_projection(folder / modules[2][1], folder / modules[3][1], hidden) if projected else None
     size = len(projection["dense"]["bias"]) if projection else 0
-    return EmbedderConfig(pooling, projection=size, normalize=normalize), projection
+    if kinds[1] == "Pooling":
+        return EmbedderConfig(_pooling(pooling_config), projection=size, normalize=normalize), projection
+    first_k = artifacts.read_json(pooling_config)["first_k"]
+    return EmbedderConfig("first", first_k, projection=size, normalize=normalize), projection
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
@@ -69,7 +75,11 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     path = folder / "modules.json"
     if not path.exists():
         return []
-    return [(str(module["type"]).rsplit(".", 1)[-1], module["path"]) for module in artifacts.read_json(path)]
+    return [(_kind(str(module["type"])), module["path"]) for module in artifacts.read_json(path)]
+
+
+def _kind(name: str) -> str:
+    return name.rsplit(".", 1)[-1]
 
 
 def _pooling(path: Path) -> Any:
@@ -101,14 +111,6 @@ def _read_projection(dense: Path, norm: Path, hidden: int) -> dict[str, Any]:
     return {part: {leaf: array.astype(np.float32) for leaf, array in leaves.items()} for part, leaves in read.items()}
 
 
-def check_expressible(config: EmbedderConfig) -> None:
-    """Raise InputError for pooling that sentence-transformers has no module for."""
-    if config.pooling == "first" and config.first_k > 1:
-        raise InputError(
-            f"pooling over the first {config.first_k} tokens cannot be expressed in a sentence-transformers folder; expected cls or mean"
-        )
-
-
 def write_modules(
     folder: Path, config: EmbedderConfig, params: Mapping[str, Any], hidden: int, template: TextTemplate, longest: int
 ) -> None:
@@ -117,10 +119,15 @@ def write_modules(
     Args:
         params: {"projection"} if the config has one. longest: most tokens a text; queries have no length of their own there.
     """
-    mode = "mean" if config.pooling == "mean" else "cls"
     modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
-    pooling = {key: mode == name for key, name in _LEGACY_MODES.items()}
-    artifacts.write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": hidden, **pooling})
+    pooling: dict[str, Any] = {"word_embedding_dimension": hidden}
+    if config.pooling == "first" and config.first_k > 1:
+        modules[1] = (FIRST_TOKENS, "1_Pooling")
+        pooling["first_k"] = config.first_k
+    else:
+        mode = "mean" if config.pooling == "mean" else "cls"
+        pooling |= {key: mode == name for key, name in _LEGACY_MODES.items()}
+    artifacts.write_json(folder / "1_Pooling" / "config.json", pooling)
     if config.projection:
         _write_projection(folder / "2_Dense", folder / "3_LayerNorm", params["projection"])
         modules += [("Dense", "2_Dense"), ("LayerNorm", "3_LayerNorm")]
@@ -130,7 +137,7 @@ def write_modules(
     artifacts.write_json(
         folder / "modules.json",
         [
-            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            {"idx": i, "name": str(i), "path": path, "type": kind if "." in kind else f"sentence_transformers.models.{kind}"}
             for i, (kind, path) in enumerate(modules)
         ],
     )

@@ -80,6 +80,8 @@ def save_retriever(
         ValueError: two towers of other names.
     """
     tied = len(towers) == 1
+    if similarity == "cosine":  # said in the folders too, for whoever reads them without denseir.json
+        embedder = dataclasses.replace(embedder, normalize=True)
     if not tied and set(towers) != set(_SIDES):
         raise ValueError(f"towers must be one, or 'query' and 'passage'; got {sorted(towers)}")
     hashes = {}

@@ -181,9 +181,16 @@ def test_a_folder_without_modules_is_cls_and_has_no_length(folder, tmp_path):
     assert hf.read_folder(tmp_path / "m").embedder == EmbedderConfig() and sentence.max_seq_length(tmp_path / "m") is None
 
 
+def test_first_k_pooling_is_read_again_and_refused_by_sentence_transformers(tmp_path):
+    config = EmbedderConfig("first", first_k=3, normalize=True)
+    hf.write_folder(tmp_path / "m", ENCODER, config, random_params(), TOKENIZER, TEMPLATE)
+    assert hf.read_folder(tmp_path / "m").embedder == config
+    library = pytest.importorskip("sentence_transformers")
+    with pytest.raises(ValueError, match="FirstTokensPooling"):
+        library.SentenceTransformer(str(tmp_path / "m"), device="cpu")
+
+
 def test_what_cannot_be_written_leaves_nothing_behind(tmp_path):
-    with pytest.raises(InputError, match="first 3 tokens"):
-        hf.write_folder(tmp_path / "m", ENCODER, EmbedderConfig("first", first_k=3), random_params(), TOKENIZER, TEMPLATE)
     with pytest.raises(InputError, match="tokenizer has 17 tokens, the encoder 16"):
         hf.write_folder(tmp_path / "m", ENCODER, EmbedderConfig(), random_params(), wordpiece_of(17), TEMPLATE)
 

@@ -14,8 +14,11 @@ from jaxtyping import Float, Int
 
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.batches import frame
-from denseir_jax.data.tokenizer import Tokenizer
+from denseir_jax.data.tokenizer import SpecialIds, Tokenizer
 from denseir_jax.data.tokens import TokenStore
+from denseir_jax.models.bert import EncoderConfig
+from denseir_jax.models.embedder import Embedder, EmbedderConfig
+from denseir_jax.objectives.base import Objective
 
 Embed = Callable[[Any, Any, Any], jax.Array]  # params, ids [b, l], length [b] -> [b, d]
 _ROWS = 64  # encoded at a time
@@ -29,14 +32,14 @@ class Texts:
     length: Int[np.ndarray, " n"]
 
     @staticmethod
-    def pack(tokens: Sequence[np.ndarray], tokenizer: Tokenizer, length: int) -> "Texts":
+    def pack(tokens: Sequence[np.ndarray], special: SpecialIds, length: int) -> "Texts":
         """[CLS] tokens [SEP], cut and padded to `length`."""
         room = length - 2
         ids = np.zeros((len(tokens), room), np.int32)
         for row, text in zip(ids, tokens, strict=True):
             row[: min(len(text), room)] = text[:room]
         lengths = np.asarray([min(len(text), room) for text in tokens], np.int64)
-        return Texts(*frame(ids, lengths, tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id))
+        return Texts(*frame(ids, lengths, special.cls, special.sep, special.pad))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Task:
     relevant: tuple[np.ndarray, ...]
 
 
-def halves(store: TokenStore, tokenizer: Tokenizer, size: int, seed: int) -> Task:
+def halves(store: TokenStore, size: int, seed: int) -> Task:
     """A task without labels: the first half of a passage must find its second half among `size` others.
 
     Raises:
@@ -66,8 +69,8 @@ def halves(store: TokenStore, tokenizer: Tokenizer, size: int, seed: int) -> Tas
         raise InputError("the retrieval probe needs at least two passages of 8 tokens; switch it off by --config.cadence.probe=0")
     length = store.template.passage_length
     kept = [ids[: 2 * (length - 2)] for ids in texts]
-    queries = Texts.pack([ids[: len(ids) // 2] for ids in kept], tokenizer, length)
-    passages = Texts.pack([ids[len(ids) // 2 :] for ids in kept], tokenizer, length)
+    queries = Texts.pack([ids[: len(ids) // 2] for ids in kept], store.special_ids, length)
+    passages = Texts.pack([ids[len(ids) // 2 :] for ids in kept], store.special_ids, length)
     return Task(queries, passages, tuple(np.asarray([i]) for i in range(len(kept))))
 
 
@@ -89,33 +92,43 @@ def judged(
     place = {row: i for i, row in enumerate(rows)}
     encoded = tokenizer.encode_batch([store.template.query(queries[q]) for q in chosen])
     return Task(
-        Texts.pack([e.ids for e in encoded], tokenizer, store.template.query_length),
-        Texts.pack([store.document(row)[0] for row in rows], tokenizer, store.template.passage_length),
+        Texts.pack([e.ids for e in encoded], store.special_ids, store.template.query_length),
+        Texts.pack([store.document(row)[0] for row in rows], store.special_ids, store.template.passage_length),
         tuple(np.asarray([place[row] for row in found]) for found in answers),
     )
 
 
 class Probe:
-    """Call it with parameters to get RR@10, R@10, cosine_mean and cosine_std.
+    """Call it with parameters to get RR@10, R@10, and how far apart vectors lie: cosine_mean, cosine_std, and the same of [CLS].
 
     cosine_mean: mean cosine between the vectors of different passages; near 1 = collapsed. cosine_std: its spread.
+    cls_*: of the bare [CLS] states, whatever the pooling: the bottleneck that most pre-training objectives train.
     """
 
-    def __init__(self, task: Task, embed_query: Embed, embed_passage: Embed):
+    def __init__(self, task: Task, objective: Objective, encoder: EncoderConfig):
         self._task = task
-        self._query, self._passage = _compiled(embed_query), _compiled(embed_passage)
+        cls = Embedder(encoder, EmbedderConfig(pooling="cls"))
+
+        def embed_cls(params: Any, ids: Any, length: Any) -> jax.Array:
+            return cls.embed(list(objective.towers(params).values())[-1], ids, length)
+
+        self._query, self._passage = _compiled(objective.embed_query), _compiled(objective.embed_passage)
+        self._cls = _compiled(embed_cls)
 
     def __call__(self, params: Any) -> dict[str, float]:
         queries = _encode(self._query, params, self._task.queries)
         passages = _encode(self._passage, params, self._task.passages)
         ranks = best_ranks(queries @ passages.T, self._task.relevant)
-        mean, spread = cosine_spread(passages)
         found = ranks <= 10
+        mean, spread = cosine_spread(passages)
+        cls_mean, cls_spread = cosine_spread(_encode(self._cls, params, self._task.passages))
         return {
             "RR@10": float(np.mean(np.where(found, 1 / ranks, 0))),
             "R@10": float(np.mean(found)),
             "cosine_mean": mean,
             "cosine_std": spread,
+            "cls_cosine_mean": cls_mean,
+            "cls_cosine_std": cls_spread,
         }
 
 

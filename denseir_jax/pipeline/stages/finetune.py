@@ -69,8 +69,8 @@ def make_probe(config: FinetuneConfig, parts: training.Parts, objective: Any) ->
         queries, qrels = dataset.queries(config.probe_split), dataset.qrels(config.probe_split)
         task = probes.judged(parts.store, parts.tokenizer, queries, qrels, config.probe_size, config.seed)
     else:
-        task = probes.halves(parts.store, parts.tokenizer, config.probe_size, config.seed)
-    return probes.Probe(task, objective.embed_query, objective.embed_passage)
+        task = probes.halves(parts.store, config.probe_size, config.seed)
+    return probes.Probe(task, objective, parts.context.encoder)
 
 
 def inputs(config: FinetuneConfig) -> Mapping[str, str | Path]:

@@ -28,8 +28,8 @@ def run_pretrain(run: Run) -> Mapping[str, Any]:
     source = objective.rows(parts.store)
     probe = None
     if config.cadence.probe:
-        task = probes.halves(parts.store, parts.tokenizer, config.probe_size, config.seed)
-        probe = probes.Probe(task, objective.embed_query, objective.embed_passage)
+        task = probes.halves(parts.store, config.probe_size, config.seed)
+        probe = probes.Probe(task, objective, parts.context.encoder)
     return training.train_and_export(run, parts, objective, source, probe, {"counts": {"rows": source.n_items}})
 
 

@@ -1,4 +1,4 @@
-"""Eight CPU devices for every test, decided before anything touches a backend; strict promotion of types and ranks."""
+"""Eight CPU devices for every test, decided before anything touches a backend."""
 
 import os
 from pathlib import Path

@@ -21,7 +21,7 @@ from denseir_jax.pipeline import chain, stages
 from denseir_jax.pipeline.stages.evaluate import EvaluateConfig
 
 ROOT = Path(__file__).resolve().parents[1]
-WEIGHTS = (0.0, 0.1, 0.25, 1.0)
+WEIGHTS = (0.0, 0.1, 0.25)
 
 
 def demo_card():

@@ -7,6 +7,7 @@ device never waits for the log; saves, probes and logs at their cadence; stops f
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ from denseir_jax.core import metrics as pairs
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.config import operational
 from denseir_jax.core.errors import InputError, Stopped
-from denseir_jax.core.events import Events
+from denseir_jax.core.events import Events, read
 from denseir_jax.data.batches import RowSource
 from denseir_jax.objectives.base import Objective
 from denseir_jax.parallel import mesh as meshes
@@ -128,8 +129,8 @@ class Loop:
     def _steps(self, state: State, shardings: State, files: checkpoint.Checkpoints) -> tuple[Any, dict[str, float]]:
         start, stop = int(state.step), self.plan.steps
         events = Events(self.run.path, from_step=start, enabled=self.run.primary)
-        last: dict[str, float] = {}
         try:
+            last = last_logged(self.run.path)
             if start < stop:
                 state, last = self._run_steps(state, shardings, files, events, start, stop)
             files.wait()
@@ -241,6 +242,13 @@ class Loop:
         events.write("probe", number, measures)
         console.say(f"{self.run.stage}: step {number} probe " + ", ".join(f"{k} {v:.4f}" for k, v in measures.items()))
         return measures
+
+
+def last_logged(folder: Path) -> dict[str, float]:
+    """What the last log line of a run says, so that a restart with no step left to do still knows its metrics."""
+    path = folder / "events.jsonl"
+    lines = [line for line in read(path) if line["kind"] == "train"] if path.exists() else []
+    return {name: value for name, value in lines[-1].items() if name not in ("kind", "step", "time")} if lines else {}
 
 
 def replaced(params: Any, initial: Mapping[str, Any]) -> Any:

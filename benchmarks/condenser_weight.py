@@ -46,7 +46,7 @@ def main() -> None:
     def run(name, config):
         names[name] = str((options.workdir / name).absolute())
         before = time.monotonic()
-        metrics = execute(stages.by_config(config), chain.resolved(config, names, 0), Path(names[name]))
+        metrics = execute(stages.by_config(config), chain.resolved(config, names, {"seed": 0}), Path(names[name]))
         return metrics, time.monotonic() - before
 
     for name in ("prepare", "bm25_negatives"):

@@ -6,11 +6,12 @@ BM25:         --config.dataset=beir:FOLDER --config.retriever=bm25
 A hybrid:     --config.dataset=beir:FOLDER --config.retriever=run:DIR --config.hybrid=true   (its weight is tuned on the split dev)
 """
 
-from denseir_jax.core.config import card
+from denseir_jax.core.config import card, choose
 from denseir_jax.pipeline.stages.evaluate import EvaluateConfig
 
 
-def get_config():
+def get_config(size: str = "base"):
+    choose(dict.fromkeys(("smoke", "tiny", "small", "base")), size)  # measuring is the same at every size
     return card(
         EvaluateConfig(
             measures=("RR@10", "nDCG@10", "R@100"),  # ir-measures grammar

@@ -4,7 +4,8 @@
 
 The dataset needs the splits train, dev and test. The argument is a size (smoke, tiny, small, base), or `warm`: no
 pre-training, start from --config.init_from=hf:DIR or run:DIR. tiny takes minutes on two cores and learns from scratch; base
-follows coCondenser's fine-tuning (Gao & Callan 2022) after ICT and wants an accelerator.
+wants an accelerator. The protocol is coCondenser's (stage 2 starts again from the pre-trained weights, on BM25 and mined
+negatives together); objective, pooling and rates are ours, chosen for models that start from little.
 """
 
 from denseir_jax.core.config import card, choose

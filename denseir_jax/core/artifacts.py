@@ -162,7 +162,8 @@ def content_sha256(path: Path) -> str:
     if path.is_file():
         return file_sha256(path)
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file())
+        # Names with a dot in front are being written, or a file system's own.
+        files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
         return json_sha256({str(file.relative_to(path)): file_sha256(file) for file in files})
     raise InputError(f"{path} does not exist")
 

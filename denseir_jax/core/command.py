@@ -31,6 +31,7 @@ class Stage:
         inputs: the artifacts that a config consumes, name -> path; hashed, recorded, and compared on a restart.
         summary: one sentence for --help. start: called before anything is touched; returns this process's index.
         complete: whether a finished folder needs no more work (training with more steps does).
+        collective: whether several processes work on it together; else one does and the others find it done.
         workdir: where to write if no --workdir is given; None: it must be given. show: what to print of a finished
         folder, above the last line.
     """
@@ -42,6 +43,7 @@ class Stage:
     summary: str
     start: Callable[[], int] = lambda: 0
     complete: Callable[[Run], bool] = lambda run: True
+    collective: bool = False
     workdir: Callable[[Any], Path] | None = None
     show: Callable[[Path], None] = lambda workdir: None
 

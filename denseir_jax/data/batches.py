@@ -18,10 +18,11 @@ class RowSource(Protocol):
     """Where a training run's rows come from.
 
     Attributes:
-        n_items: rows of one epoch.
+        n_items: rows of one epoch. counts: what was left out or filled, by cause; for the manifest.
     """
 
     n_items: int
+    counts: dict[str, int]
 
     def rows(self, stream: Int[np.ndarray, " k"]) -> dict[str, np.ndarray]:
         """The rows at these (global) stream indices: int32 arrays with leading dimension k."""
@@ -85,6 +86,7 @@ class MaskedTextRows:
         self.store, self.length, self.seed, self.crop = store, length, seed, crop
         self._pieces = np.flatnonzero(store.pieces[:, 1] > store.pieces[:, 0])
         self.n_items, self.skipped = len(self._pieces), store.n_pieces - len(self._pieces)
+        self.counts = {"rows": self.n_items, "empty_pieces": self.skipped}
         if not self.n_items:
             raise InputError(f"{store.folder} holds no text to train on: all {store.n_documents} documents are empty")
         self._order = SeededOrder(self.n_items, seed)

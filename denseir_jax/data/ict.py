@@ -61,6 +61,7 @@ class IctRows:
         self.chunk_min, self.chunk_max = chunk_min, chunk_max
         self._pieces = np.flatnonzero(self._enough())
         self.n_items, self.skipped = len(self._pieces), store.n_pieces - len(self._pieces)
+        self.counts = {"rows": self.n_items, "too_short_pieces": self.skipped}
         if not self.n_items:
             need = "two sentences" if unit == "sentence" else f"{2 * chunk_min} tokens"
             raise InputError(f"{store.folder}: none of {store.n_pieces} pieces has {need} within {self._room} tokens; ICT needs that many")

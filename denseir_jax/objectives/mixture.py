@@ -143,6 +143,7 @@ class MixedRows:
     def __init__(self, sources: Mapping[str, RowSource]):
         self.sources = dict(sources)
         self.n_items = max(source.n_items for source in self.sources.values())
+        self.counts = {_name(part, name): n for part, source in self.sources.items() for name, n in source.counts.items()}
 
     def rows(self, stream: Int[np.ndarray, " k"]) -> dict[str, np.ndarray]:
         """Every source's fields as part/field; the stream index once."""

@@ -3,10 +3,11 @@
 Rows of a batch are split over ``data`` and ``fsdp``; parameters over ``fsdp`` and ``tensor`` (see sharding.py).
 """
 
+import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding
@@ -41,6 +42,7 @@ def initialize() -> int:
     Raises:
         InputError: some of the three variables are set and others are not, or a number is not a number.
     """
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from core/signals.py
     if os.environ.get("DENSEIR_DISTRIBUTED") == "auto":
         jax.distributed.initialize()
         return jax.process_index()
@@ -53,6 +55,24 @@ def initialize() -> int:
         raise InputError(f"{', '.join(names)} must be set together (host:port, number, number); got {values}")
     jax.distributed.initialize(coordinator, int(count), int(index))
     return int(index)
+
+
+def meet(where: str) -> None:
+    """Wait until every process has come here; nothing to wait for where there is one."""
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices(where)
+
+
+@contextlib.contextmanager
+def first_process_first() -> Iterator[None]:
+    """Process 0 does the block while the others wait; then they do it too, and find it done."""
+    if jax.process_index() > 0:
+        meet("the first process is done")
+    yield
+    if jax.process_index() == 0:
+        meet("the first process is done")
 
 
 def make(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:

@@ -5,12 +5,15 @@ Links speak of each other by name: ``@pretrain`` in any string of a link's confi
 ``@dataset``, ``@init_from`` for the pipeline's own top-level values. So a recipe is a config, not code.
 """
 
+import contextlib
 import dataclasses
 import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import jax
 
 from denseir_jax.core import console, signals
 from denseir_jax.core.artifacts import Run, read_json
@@ -31,7 +34,7 @@ class PipelineConfig:
     """A recipe.
 
     Attributes:
-        dataset: source as format:path (corpus, queries, qrels). seed: given to every link. init_from: hf:DIR or run:DIR
+        dataset: source as format:path (corpus, queries, qrels). seed, on_bad_row: given to every link. init_from: hf:DIR or run:DIR
         to start from, where the recipe uses ``@init_from``. order: names of the links as they run. links: name -> the
         config of a stage (its ``stage`` key names it).
     """
@@ -41,6 +44,7 @@ class PipelineConfig:
     links: dict[str, Any] = chosen_by_name(stages.config_registry, key="stage")
     seed: int = 0
     init_from: str | None = None
+    on_bad_row: Literal["error", "skip"] = "error"
 
     def __post_init__(self) -> None:
         missing = [name for name in self.order if name not in self.links]
@@ -68,8 +72,11 @@ def _texts(value: Any) -> list[str]:
     return [text for item in value for text in _texts(item)] if isinstance(value, list) else []
 
 
-def resolved(config: Any, names: Mapping[str, str | None], seed: int) -> Any:
-    """The config with every reference replaced and every ``seed`` set. A string that is only a reference may become None."""
+def resolved(config: Any, names: Mapping[str, str | None], common: Mapping[str, Any]) -> Any:
+    """The config with every reference replaced, and the fields in `common` (seed, on_bad_row) set wherever they are.
+
+    A string that is only a reference may become None.
+    """
 
     def fill(value: Any) -> Any:
         if isinstance(value, str):
@@ -78,13 +85,14 @@ def resolved(config: Any, names: Mapping[str, str | None], seed: int) -> Any:
                 return names[whole[1]]
             return _REFERENCE.sub(lambda m: names.get(m[1]) or m[0], value)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return resolved(value, names, seed)
+            return resolved(value, names, common)
         if isinstance(value, Mapping):
             return {key: fill(item) for key, item in value.items()}
         return tuple(fill(item) for item in value) if isinstance(value, tuple) else value
 
-    changes = {f.name: seed if f.name == "seed" else fill(getattr(config, f.name)) for f in dataclasses.fields(config)}
-    return dataclasses.replace(config, **{name: value for name, value in changes.items() if value != getattr(config, name)})
+    now = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    new = {name: common[name] if name in common else fill(value) for name, value in now.items()}
+    return dataclasses.replace(config, **{name: value for name, value in new.items() if value != now[name]})
 
 
 def run_pipeline(run: Run) -> Mapping[str, Any]:
@@ -96,10 +104,10 @@ def run_pipeline(run: Run) -> Mapping[str, Any]:
     for number, name in enumerate(config.order, 1):
         signals.check("finished links are kept")
         stage = stages.by_config(config.links[name])
-        settings = resolved(config.links[name], names, config.seed)
+        settings = resolved(config.links[name], names, {"seed": config.seed, "on_bad_row": config.on_bad_row})
         console.say(f"[{number}/{len(config.order)}] {name} ({stage.name})")
         before = time.monotonic()
-        metrics = execute_link(stage, settings, run.path / name, run.primary)
+        metrics = execute_link(stage, settings, run.path / name)
         seconds[name] = round(time.monotonic() - before, 1)
         names[name] = str(run.path / name)
     done = {"links": list(config.order), "seconds": seconds, **dict(metrics)}
@@ -107,9 +115,12 @@ def run_pipeline(run: Run) -> Mapping[str, Any]:
     return done
 
 
-def execute_link(stage: Stage, settings: Any, folder: Path, primary: bool) -> Mapping[str, Any]:
-    """Run one link; what other inputs or another config made is made again."""
-    return execute(stage, settings, folder, overwrite=True, process=0 if primary else 1)
+def execute_link(stage: Stage, settings: Any, folder: Path) -> Mapping[str, Any]:
+    """Run one link; what other inputs or another config made is made again. Several processes leave it together."""
+    with contextlib.nullcontext() if stage.collective else mesh.first_process_first():
+        metrics = execute(stage, settings, folder, overwrite=True, process=jax.process_index())
+    mesh.meet("the link is done")
+    return metrics
 
 
 def inputs(config: PipelineConfig) -> Mapping[str, str | Path]:

@@ -47,7 +47,7 @@ def steps(
     """The global batches of steps start..stop-1, each field int32 [batch_size, ...] sharded over the batch axes.
 
     Raises:
-        ConfigError: the rows lack a field that the objective declares, or have it with another rank or type.
+        ConfigError: the rows lack a field that the objective declares, or have it with another rank, size or type.
     """
     owned = owned_rows(mesh, batch_size)
     check_fields(source.rows(start * batch_size + owned[:1]), fields)
@@ -71,10 +71,12 @@ def to_global(rows: Rows, mesh: Mesh, batch_size: int, owned: np.ndarray) -> dic
 
 
 def check_fields(rows: Rows, fields: Mapping[str, Field]) -> None:
-    """Raises ConfigError unless the rows hold every declared field with its rank and type; before anything compiles."""
+    """Raises ConfigError unless the rows hold every declared field with its rank, sizes and type; before anything compiles."""
     for name, field in fields.items():
         if name not in rows:
             raise ConfigError(f"the objective needs the batch field {name!r}; the data gives {', '.join(sorted(rows))}")
         have = rows[name]
-        if have.ndim != 1 + len(field.tail) or have.dtype != np.int32:
+        sizes = zip(have.shape[1:], field.tail, strict=False)
+        differs = any(isinstance(declared, int) and found != declared for found, declared in sizes)
+        if have.ndim != 1 + len(field.tail) or have.dtype != np.int32 or differs:
             raise ConfigError(f"batch field {name!r} is {have.dtype}{list(have.shape[1:])} a row; expected int32{list(field.tail)}")

@@ -25,7 +25,7 @@ from denseir_jax.objectives.base import Objective
 from denseir_jax.parallel import mesh as meshes
 from denseir_jax.parallel import sharding
 from denseir_jax.train import checkpoint, feed, optimizer, step
-from denseir_jax.train.state import State, create, named
+from denseir_jax.train.state import State, create, keys, named
 
 Probe = Callable[[Any], Mapping[str, float]]  # params -> measures
 
@@ -86,13 +86,14 @@ class Loop:
         self.rate = optimizer.learning_rate(plan.optimizer, plan.steps)
         self.transformation = optimizer.make(plan.optimizer, plan.steps)
 
-    def train(self, initial: Mapping[str, Any]) -> tuple[Any, dict[str, float]]:
+    def train(self, initial: Mapping[str, Any]) -> tuple[Any, int, dict[str, float]]:
         """Train to the planned number of steps.
 
         Args:
             initial: parameters by path name that replace the random ones (a warm start), numpy arrays.
         Returns:
-            The parameters to export (their moving average where there is one) and the last logged metrics.
+            The parameters to export (their moving average where there is one), the steps they have seen (more than planned
+            where a longer run had come further) and the last logged metrics.
         Raises:
             Stopped: a signal came; the state is saved. InputError: loss or gradients are not finite.
         """
@@ -106,7 +107,7 @@ class Loop:
                 files.close()
 
     def _initial_state(self, initial: Mapping[str, Any]) -> tuple[State, State]:
-        params = self.objective.init(jax.random.fold_in(jax.random.key(self.plan.seed), 0))
+        params = self.objective.init(keys(self.plan.seed)[0])
         params = replaced(params, initial)
         shapes = jax.eval_shape(lambda p: create(p, self.transformation, self.plan.seed), params)
         shardings = sharding.of_state(shapes, self.mesh)
@@ -126,7 +127,7 @@ class Loop:
         console.say(f"{self.run.stage}: goes on from step {files.latest}")
         return restored
 
-    def _steps(self, state: State, shardings: State, files: checkpoint.Checkpoints) -> tuple[Any, dict[str, float]]:
+    def _steps(self, state: State, shardings: State, files: checkpoint.Checkpoints) -> tuple[Any, int, dict[str, float]]:
         start, stop = int(state.step), self.plan.steps
         events = Events(self.run.path, from_step=start, enabled=self.run.primary)
         try:
@@ -136,7 +137,7 @@ class Loop:
             files.wait()
         finally:
             events.close()
-        return optimizer.exported_params(state.params, state.opt_state), last
+        return optimizer.exported_params(state.params, state.opt_state), max(start, stop), last
 
     def _run_steps(
         self, state: State, shardings: State, files: checkpoint.Checkpoints, events: Events, start: int, stop: int

@@ -87,8 +87,9 @@ def judged(
     chosen = [able[i] for i in sorted(rng.permutation(len(able))[:size])]
     answers = [[store.row_of[doc] for doc, rel in qrels[q].items() if rel > 0 and doc in store.row_of] for q in chosen]
     rows = sorted({row for found in answers for row in found})
-    others = np.setdiff1d(rng.permutation(store.n_documents)[: 4 * size], rows)
-    rows += [int(row) for row in others[: max(4 * size - len(rows), 0)]]
+    taken = set(rows)
+    others = [int(row) for row in rng.permutation(store.n_documents)[: 5 * size] if row not in taken]
+    rows += others[: max(4 * size - len(rows), 0)]
     place = {row: i for i, row in enumerate(rows)}
     encoded = tokenizer.encode_batch([store.template.query(queries[q]) for q in chosen])
     return Task(

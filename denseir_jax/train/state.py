@@ -25,7 +25,13 @@ class State:
 
 def create(params: Any, optimizer: optax.GradientTransformation, seed: int) -> State:
     """A state at step 0 with the given parameters."""
-    return State(jnp.zeros((), jnp.int32), params, optimizer.init(params), jax.random.key(seed))
+    return State(jnp.zeros((), jnp.int32), params, optimizer.init(params), keys(seed)[1])
+
+
+def keys(seed: int) -> tuple[jax.Array, jax.Array]:
+    """The key of the initial parameters and the key of the stream's dropout: apart, and apart from that of the masks."""
+    initial, stream = jax.random.split(jax.random.key(seed))
+    return initial, stream
 
 
 def path_name(path: tuple[Any, ...]) -> str:

@@ -87,4 +87,5 @@ stage = Stage(
     inputs=inputs,
     summary="Encode a corpus into vectors with a trained retriever or a published model.",
     start=mesh.initialize,
+    collective=True,
 )

@@ -138,7 +138,7 @@ def run_evaluate(run: Run) -> Mapping[str, Any]:
         **facts,
     }
     outputs = [PER_QUERY, TABLE, "table.json", *([RUN] if (run.path / RUN).exists() else [])]
-    run.finish(metrics, outputs, skipped_rows=dict(bad.counts))
+    run.finish(metrics, outputs, skipped_rows=dict(bad.counts), index=facts.get("index", {}))
     return metrics
 
 

@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from denseir_jax.core import artifacts
+from denseir_jax.core import artifacts, console
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage, execute
 from denseir_jax.core.config import operational
@@ -35,7 +35,6 @@ class FinetuneConfig(training.TrainingConfig):
     training_set: str | None = None
     mine: MineConfig = MineConfig()
     probe_split: str = operational("dev")
-    on_bad_row: Literal["error", "skip"] = "error"
 
 
 def run_finetune(run: Run) -> Mapping[str, Any]:
@@ -48,7 +47,11 @@ def run_finetune(run: Run) -> Mapping[str, Any]:
     objective = config.objective.build(parts.context)
     source = objective.rows(parts.store, groups, parts.tokenizer)
     probe = make_probe(config, parts, objective) if config.cadence.probe else None
-    return training.train_and_export(run, parts, objective, source, probe, {"counts": {"queries": source.n_items}})
+    if source.counts.get("short"):
+        console.say(
+            f"finetune: {source.counts['short']:,} queries have too few negatives; {source.counts['filled']:,} random ones fill them"
+        )
+    return training.train_and_export(run, parts, objective, source, probe, {"counts": source.counts})
 
 
 def open_training_set(run: Run, config: FinetuneConfig) -> Path:
@@ -56,8 +59,8 @@ def open_training_set(run: Run, config: FinetuneConfig) -> Path:
     if config.training_set:
         artifacts.finished_run(config.training_set, ("mine",))
         return Path(config.training_set)
-    settings = dataclasses.replace(config.mine, dataset=config.dataset, split=config.split, seed=config.seed)
-    with training.first_process_first(run):
+    settings = dataclasses.replace(config.mine, dataset=config.dataset, split=config.split, seed=config.seed, on_bad_row=config.on_bad_row)
+    with mesh.first_process_first():
         execute(mining.stage, settings, run.path / "negatives", process=0 if run.primary else 1)
     return run.path / "negatives"
 
@@ -74,8 +77,8 @@ def make_probe(config: FinetuneConfig, parts: training.Parts, objective: Any) ->
 
 
 def inputs(config: FinetuneConfig) -> Mapping[str, str | Path]:
-    """Prepare run, training set and warm start, where they are named."""
-    found = training.tokens_inputs(config)
+    """The dataset; prepare run, training set and warm start where they are named."""
+    found = training.tokens_inputs(config, config.dataset)
     return {**found, "training_set": config.training_set} if config.training_set else found
 
 
@@ -86,5 +89,6 @@ stage = Stage(
     inputs=inputs,
     summary="Fine-tune a retriever on judged queries, with in-batch and hard negatives.",
     start=mesh.initialize,
-    complete=training.needs_more_steps,
+    collective=True,
+    complete=training.has_all_steps,
 )

@@ -30,12 +30,12 @@ def run_pretrain(run: Run) -> Mapping[str, Any]:
     if config.cadence.probe:
         task = probes.halves(parts.store, config.probe_size, config.seed)
         probe = probes.Probe(task, objective, parts.context.encoder)
-    return training.train_and_export(run, parts, objective, source, probe, {"counts": {"rows": source.n_items}})
+    return training.train_and_export(run, parts, objective, source, probe, {"counts": source.counts})
 
 
 def inputs(config: PretrainConfig) -> Mapping[str, str | Path]:
-    """A prepare run and a warm start, where they are named."""
-    return training.tokens_inputs(config)
+    """A prepare run or the corpus, and a warm start where one is named."""
+    return training.tokens_inputs(config, config.corpus)
 
 
 stage = Stage(
@@ -45,5 +45,6 @@ stage = Stage(
     inputs=inputs,
     summary="Pre-train a text encoder on a corpus, without labels.",
     start=mesh.initialize,
-    complete=training.needs_more_steps,
+    collective=True,
+    complete=training.has_all_steps,
 )

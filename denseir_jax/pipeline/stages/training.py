@@ -1,10 +1,9 @@
 """What pre-training and fine-tuning share: tokens, warm start, the loop, and what a training run leaves behind."""
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
@@ -13,6 +12,7 @@ from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import execute
 from denseir_jax.core.config import chosen_by_name, operational, operational_group, plain
 from denseir_jax.core.errors import InputError
+from denseir_jax.data import sources
 from denseir_jax.data.batches import RowSource
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
@@ -20,7 +20,7 @@ from denseir_jax.models.bert import EncoderConfig
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.objectives.base import Context, Objective
 from denseir_jax.objectives.registry import registry
-from denseir_jax.parallel.mesh import MeshConfig
+from denseir_jax.parallel.mesh import MeshConfig, first_process_first
 from denseir_jax.pipeline.stages import prepare as preparing
 from denseir_jax.pipeline.stages.prepare import PrepareConfig
 from denseir_jax.search import retriever
@@ -37,7 +37,8 @@ class TrainingConfig:
         tokens: a finished prepare run; without it the corpus is prepared under the run folder as `prepare` says.
         init_from: hf:DIR or run:DIR; its shape and tokenizer win over this config's. steps, batch_size (global), seed.
         micro_batches: the batch is encoded in so many parts, with the same loss and gradients. probe_size: queries (or
-        passages, where there are no queries) in the retrieval probe.
+        passages, where there are no queries) in the retrieval probe. on_bad_row: refuse a source at its first bad row, or skip
+        and count; of everything that is read here.
     """
 
     tokens: str | None = None
@@ -54,6 +55,7 @@ class TrainingConfig:
     mesh: MeshConfig = operational_group(MeshConfig)
     cadence: loop.Cadence = operational_group(loop.Cadence)
     probe_size: int = operational(256)
+    on_bad_row: Literal["error", "skip"] = "error"
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("batch_size", 1), ("micro_batches", 1), ("probe_size", 2)):
@@ -61,9 +63,11 @@ class TrainingConfig:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least {least}")
 
 
-def tokens_inputs(config: TrainingConfig) -> dict[str, str | Path]:
-    """The artifacts that every training stage may consume: a finished prepare run, a warm start."""
+def tokens_inputs(config: TrainingConfig, source: str) -> dict[str, str | Path]:
+    """The artifacts that every training stage consumes: its corpus or dataset, a finished prepare run, a warm start."""
     found: dict[str, str | Path] = {}
+    if source:
+        found["source"] = sources.identity(source)
     if config.tokens:
         found["tokens"] = config.tokens
     if config.init_from:
@@ -78,27 +82,12 @@ def open_tokens(run: Run, config: TrainingConfig, corpus: str) -> TokenStore:
         return TokenStore.open(Path(config.tokens))
     if not corpus:
         raise InputError("no text to train on: give the corpus as format:path, or config.tokens, a finished prepare run")
-    settings = dataclasses.replace(config.prepare, corpus=corpus)
+    settings = dataclasses.replace(config.prepare, corpus=corpus, on_bad_row=config.on_bad_row)
     if config.init_from and not settings.tokenizer:  # a warm start speaks its own tokenizer
         settings = dataclasses.replace(settings, tokenizer=str(retriever.folder_of(config.init_from)))
-    with first_process_first(run):
+    with first_process_first():
         execute(preparing.stage, settings, run.path / "prepare", process=0 if run.primary else 1)
     return TokenStore.open(run.path / "prepare")
-
-
-@contextlib.contextmanager
-def first_process_first(run: Run) -> Iterator[None]:
-    """Process 0 does the block while the others wait; then they do it and find it done."""
-    if jax.process_count() == 1:
-        yield
-        return
-    from jax.experimental import multihost_utils
-
-    if not run.primary:
-        multihost_utils.sync_global_devices("first process done")
-    yield
-    if run.primary:
-        multihost_utils.sync_global_devices("first process done")
 
 
 def context(config: TrainingConfig, store: TokenStore, tokenizer: Tokenizer, start: warm_start.WarmStart | None) -> Context:
@@ -170,12 +159,13 @@ def train_and_export(
     if parts.start is not None:
         shapes = jax.eval_shape(objective.init, jax.random.key(0))
         initial = parts.start.for_model({name: leaf.shape for name, leaf in named(shapes).items()})
-    params, last = training.train(initial)
+    params, step, last = training.train(initial)
     leaves = on_host(params)
     failpoints.reach("export")
-    metrics = {"step": run.config.steps, "params_sha256": artifacts.arrays_sha256(leaves), **last}
+    metrics: dict[str, Any] = {"step": step, "params_sha256": artifacts.arrays_sha256(leaves), **last}
     if run.primary:
         export(run, parts, objective, leaves)
+        failpoints.reach("finish")
         outputs = (warm_start.PARAMS, *sorted(folder.name for folder in run.path.glob("encoder*") if folder.is_dir()))
         shape = {"encoder": plain(parts.context.encoder), "embedder": plain(parts.context.embedder)}
         run.finish(metrics, outputs, **shape, **meta, **facts)
@@ -197,6 +187,6 @@ def export(run: Run, parts: Parts, objective: Objective, leaves: Mapping[str, An
     )
 
 
-def needs_more_steps(run: Run) -> bool:
+def has_all_steps(run: Run) -> bool:
     """Whether a finished training run already has the steps that the config asks for."""
     return bool(artifacts.read_json(run.path / "metrics.json")["step"] >= run.config.steps)

@@ -1,0 +1,46 @@
+"""Every recipe card at every size: it parses, says its numbers, and `smoke` keeps the objective's own settings."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from denseir_jax.core.config import parse
+from denseir_jax.core.errors import ConfigError
+from denseir_jax.pipeline import stages
+from denseir_jax.pipeline.chain import PipelineConfig
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+CARDS = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.py"))
+ARGUMENTS = {"pipeline/demo.py": ("scratch", "smoke", "warm"), "pipeline/two_stage.py": ("smoke", "tiny", "small", "base", "warm")}
+SIZES = ("smoke", "tiny", "small", "base")
+
+
+def load(card: str):
+    spec = importlib.util.spec_from_file_location("card", CONFIGS / card)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.get_config
+
+
+def parsed(card: str, argument: str):
+    values = load(card)(argument)
+    return parse(PipelineConfig if "links" in values else stages.config_registry()[values["stage"]], values)
+
+
+@pytest.mark.parametrize(("card", "argument"), [(card, a) for card in CARDS for a in ARGUMENTS.get(card, SIZES)])
+def test_card_parses(card, argument):
+    parsed(card, argument)
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_card_has_a_default_and_refuses_an_unknown_argument(card):
+    load(card)()
+    with pytest.raises(ConfigError, match="'huge'"):
+        load(card)("huge")
+
+
+@pytest.mark.parametrize("card", [card for card in CARDS if card.startswith(("pretrain", "finetune"))])
+def test_every_size_trains_the_same_objective(card):
+    smoke, *others = (parsed(card, size) for size in SIZES)
+    assert all((other.objective, other.embedder) == (smoke.objective, smoke.embedder) for other in others)

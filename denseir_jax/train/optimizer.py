@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from denseir_jax.train.state import path_name
+from denseir_jax.parallel.sharding import path_name
 
 
 @dataclasses.dataclass(frozen=True)

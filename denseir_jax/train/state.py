@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from denseir_jax.parallel.sharding import path_name
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +34,6 @@ def keys(seed: int) -> tuple[jax.Array, jax.Array]:
     """The key of the initial parameters and the key of the stream's dropout: apart, and apart from that of the masks."""
     initial, stream = jax.random.split(jax.random.key(seed))
     return initial, stream
-
-
-def path_name(path: tuple[Any, ...]) -> str:
-    """``('encoder', 'layers', 'kernel')`` as ``encoder/layers/kernel``, whatever kind of keys the tree has."""
-    return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
 
 
 def named(tree: Any) -> dict[str, Any]:

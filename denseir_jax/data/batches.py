@@ -3,7 +3,7 @@
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 
 from denseir_jax.core.errors import InputError
 from denseir_jax.data import hashing
@@ -33,35 +33,10 @@ class RowSource(Protocol):
         ...
 
 
-def random_of(seed: int, stream_index: int) -> np.random.Generator:
-    """The generator of one row. It costs about 20 microseconds; `hashing.uniform` over an array of rows costs next to none."""
-    return hashing.generator(seed, "row", stream_index)
-
-
-def crop(
-    ids: Int[np.ndarray, " t"], word_start: Bool[np.ndarray, " t"], room: int, where: Crop, rng: np.random.Generator | None = None
-) -> tuple[Int[np.ndarray, " r"], Bool[np.ndarray, " r"]]:
-    """One window of at most `room` tokens: at the head, or at a random offset drawn from `rng`. Its first token starts a word."""
-    over = max(0, len(ids) - room)
-    start = int(rng.integers(over + 1)) if where == "random" and rng is not None else 0
-    words = word_start[start : start + room].copy()
-    words[:1] = True
-    return ids[start : start + room], words
-
-
-def pack_row(ids: Int[np.ndarray, " t"], cls_id: int, sep_id: int, pad_id: int, length: int) -> Int[np.ndarray, " l"]:
-    """[CLS] ids [SEP], padded to `length`: int32. `ids` is cut at the end if it does not fit."""
-    ids = ids[: length - 2]
-    row = np.full(length, pad_id, np.int32)
-    row[0], row[len(ids) + 1] = cls_id, sep_id
-    row[1 : len(ids) + 1] = ids
-    return row
-
-
 def frame(
     ids: Int[np.ndarray, "k w"], lengths: Int[np.ndarray, " k"], cls_id: int, sep_id: int, pad_id: int
 ) -> tuple[Int[np.ndarray, "k w+2"], Int[np.ndarray, " k"]]:
-    """`pack_row` for many rows: int32 [k, w + 2], and real tokens int32 [k]. Of row i the first `lengths[i]` ids count."""
+    """[CLS] ids [SEP] and padding: int32 [k, w + 2], and real tokens int32 [k]. Of row i the first `lengths[i]` ids count."""
     k, width = ids.shape
     rows = np.full((k, width + 2), pad_id, np.int32)
     rows[:, 1:-1] = np.where(np.arange(width) < lengths[:, None], ids, pad_id)

@@ -40,10 +40,11 @@ def of_state(shapes: Any, mesh: Mesh) -> Any:
     Raises:
         ConfigError: a leaf that no rule names, or a dimension that the mesh does not divide (both numbers are said).
     """
-    return jax.tree_util.tree_map_with_path(lambda path, leaf: _sharding(_name(path), leaf.shape, mesh), shapes)
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: _sharding(path_name(path), leaf.shape, mesh), shapes)
 
 
-def _name(path: tuple[Any, ...]) -> str:
+def path_name(path: tuple[Any, ...]) -> str:
+    """``('encoder', 'layers', 'kernel')`` as ``encoder/layers/kernel``, whatever kind of keys the tree has."""
     return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from denseir_jax.core import console, failpoints, signals
+from denseir_jax.core import artifacts, console, failpoints, signals
 from denseir_jax.core import metrics as pairs
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.config import operational
@@ -198,9 +198,11 @@ class Loop:
 
     def _blame(self, number: int) -> str:
         first = (number - 1) * self.plan.batch_size
-        names = self.source.names(np.arange(first, first + min(self.plan.batch_size, 8)))
-        more = f" and {self.plan.batch_size - 8} more" if self.plan.batch_size > 8 else ""
-        return f"the batch holds {', '.join(names)}{more}; lower the learning rate or look at these texts; the last checkpoint is whole"
+        names = self.source.names(np.arange(first, first + self.plan.batch_size))
+        if self.run.primary:
+            artifacts.write_json(self.run.path / "bad_batch.json", {"step": number, "ids": names})
+        more = f" and {len(names) - 8} more (all in {self.run.path / 'bad_batch.json'})" if len(names) > 8 else ""
+        return f"the batch holds {', '.join(names[:8])}{more}; lower the learning rate or look at these texts; the last checkpoint is whole"
 
     def _told_to_stop(self, number: int) -> bool:
         if jax.process_count() == 1:

@@ -1,7 +1,11 @@
-"""python launch/evaluate.py --config configs/evaluate/run.py --config.run=FILE --config.qrels=FILE --config.measures=RR@10,nDCG@10"""
+"""See --help, and denseir_jax/pipeline/stages/evaluate.py."""
 
-from denseir_jax.core.command import main
-from denseir_jax.pipeline.stages.evaluate import stage
+from denseir_jax.core import signals
 
 if __name__ == "__main__":
+    signals.listen()  # before the imports that take a second or two
+
+    from denseir_jax.core.command import main
+    from denseir_jax.pipeline.stages.evaluate import stage
+
     main(stage)

@@ -1,7 +1,11 @@
-"""python launch/prepare.py --config configs/prepare/corpus.py:small --config.corpus=jsonl:passages.jsonl --workdir runs/corpus"""
+"""See --help, and denseir_jax/pipeline/stages/prepare.py."""
 
-from denseir_jax.core.command import main
-from denseir_jax.pipeline.stages.prepare import stage
+from denseir_jax.core import signals
 
 if __name__ == "__main__":
+    signals.listen()  # before the imports that take a second or two
+
+    from denseir_jax.core.command import main
+    from denseir_jax.pipeline.stages.prepare import stage
+
     main(stage)

@@ -5,6 +5,7 @@ and, written last, ``manifest.json``: its presence means that the stage finished
 """
 
 import contextlib
+import fcntl
 import hashlib
 import importlib.metadata
 import json
@@ -15,14 +16,15 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from denseir_jax.core import config as configs
+from denseir_jax.core import console
 from denseir_jax.core.errors import InputError
 
-MANIFEST = "manifest.json"
+MANIFEST, CONFIG = "manifest.json", "config.json"
 _PACKAGES = ("denseir_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers", "scann", "bm25s")
 
 
@@ -158,7 +160,7 @@ def content_sha256(path: Path) -> str:
         InputError: nothing is there.
     """
     if (path / MANIFEST).exists():
-        return str(read_json(path / MANIFEST)["sha256"])
+        return str(_manifest(path)["sha256"])
     if path.is_file():
         return file_sha256(path)
     if path.is_dir():
@@ -187,6 +189,7 @@ class Run:
 
     def __init__(self, path: Path, stage: str, config: Any, primary: bool = True):
         self.path, self.stage, self.config, self.primary = Path(path).absolute(), stage, config, primary
+        self._held: IO[str] | None = None
 
     def open(self, inputs: Mapping[str, str | Path], overwrite: bool = False) -> "Run":
         """Take the folder: refuse one made by another config or from other inputs, or empty it if told to.
@@ -201,15 +204,40 @@ class Run:
             raise InputError(f"workdir {self.path} is a file; expected a folder")
         self.inputs = {name: _identify(value) for name, value in inputs.items()}
         differing = self._differences()
+        if differing and not (self.path / CONFIG).is_file():
+            raise InputError(f"workdir {self.path} was made {differing}; choose another --workdir: only a run folder can be overwritten")
+        self._lock()
         if differing and not overwrite:
             raise InputError(f"workdir {self.path} was made {differing}; choose another --workdir, or pass --overwrite to replace it")
         if differing and self.primary:
-            for child in self.path.iterdir():
-                shutil.rmtree(child) if child.is_dir() else child.unlink()
+            for child in self._children():
+                shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
         if self.primary:
             self.path.mkdir(parents=True, exist_ok=True)
-            write_json(self.path / "config.json", self._record())
+            write_json(self.path / CONFIG, self._record())
         return self
+
+    def _lock(self) -> None:
+        """Hold the folder until `close`, or the end of the process: two runs in one folder would spoil each other's files."""
+        if not self.primary:
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._held = open(self.path / ".lock", "w")  # noqa: SIM115
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"workdir {self.path} is in use by another process; wait for it, or choose another --workdir") from None
+        except OSError:
+            console.say(f"warning: {self.path} cannot be locked on this file system; let no other process work in it")
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def _children(self) -> list[Path]:
+        return [child for child in self.path.iterdir() if child.name != ".lock"] if self.path.is_dir() else []
 
     def _record(self) -> dict[str, Any]:
         return {
@@ -222,12 +250,14 @@ class Run:
 
     def _differences(self) -> str:
         """What in the folder does not match, in words; empty when it is new or matches."""
-        if not (self.path / "config.json").exists():
-            foreign = self.path.is_dir() and [c.name for c in self.path.iterdir() if not c.name.startswith(".")]
-            return f"by something else (it holds {', '.join(sorted(foreign)[:3])} but no config.json)" if foreign else ""
-        if [child.name for child in self.path.iterdir()] == ["config.json"]:
+        if not (self.path / CONFIG).exists():
+            foreign = [child.name for child in self._children() if not child.name.startswith(".")]
+            return f"by something else (it holds {', '.join(sorted(foreign)[:3])} but no {CONFIG})" if foreign else ""
+        if [child.name for child in self._children()] == [CONFIG]:
             return ""  # that run failed before it made anything
-        old = read_json(self.path / "config.json")
+        old = read_json(self.path / CONFIG)
+        if not isinstance(old, dict):
+            return f"by something else (its {CONFIG} is not ours)"
         if old.get("stage") != self.stage:
             return f"by the stage {old.get('stage')!r}, not {self.stage!r}"
         before, now = old.get("identity", {}), json.loads(json.dumps(finite(configs.identity(self.config))))
@@ -241,8 +271,12 @@ class Run:
         return f"from other inputs ({', '.join(stale)} changed since)" if stale else ""
 
     def finished(self) -> dict[str, Any] | None:
-        """The metrics of a finished run, or None."""
+        """The metrics of a finished run, or None if it is not finished or what it made is no longer all there."""
         if not (self.path / MANIFEST).exists():
+            return None
+        lost = [name for name in _manifest(self.path)["outputs"] if not (self.path / name).exists()]
+        if lost:
+            console.say(f"{self.stage}: {self.path / lost[0]} is gone, so the run is not finished")
             return None
         metrics: dict[str, Any] = read_json(self.path / "metrics.json")
         return metrics
@@ -273,6 +307,13 @@ class Run:
         write_json(self.path / MANIFEST, manifest)
 
 
+def _manifest(folder: Path) -> dict[str, Any]:
+    found = read_json(folder / MANIFEST)
+    if not isinstance(found, dict) or not {"stage", "sha256", "inputs", "outputs"} <= set(found):
+        raise InputError(f"{folder / MANIFEST} is not the manifest of a run; make the run again")
+    return found
+
+
 def _identify(value: str | Path) -> str:
     text = str(value)
     return text if text.startswith("sha256:") else "sha256:" + content_sha256(Path(value))
@@ -289,7 +330,7 @@ def finished_run(path: str | Path, stages: Iterable[str] = ()) -> dict[str, Any]
         raise InputError(f"run folder {folder} does not exist")
     if not (folder / MANIFEST).exists():
         raise InputError(f"run folder {folder} holds no {MANIFEST}: its stage has not finished")
-    manifest: dict[str, Any] = read_json(folder / MANIFEST)
+    manifest = _manifest(folder)
     wanted = tuple(stages)
     if wanted and manifest["stage"] not in wanted:
         raise InputError(f"run folder {folder} was made by the stage {manifest['stage']!r}; expected {' or '.join(wanted)}")

@@ -6,8 +6,10 @@ of ours (with its traceback). The last line on standard output is one JSON objec
 
 import contextlib
 import dataclasses
+import errno
 import io
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -50,14 +52,18 @@ class Stage:
 
 def execute(stage: Stage, settings: Any, workdir: Path, overwrite: bool = False, process: int = 0) -> Mapping[str, Any]:
     """Run a stage in its folder, or return its metrics at once if it already finished with this config and inputs."""
-    run = Run(workdir, stage.name, settings, primary=process == 0).open(stage.inputs(settings), overwrite)
-    metrics = run.finished()
-    if metrics is not None and stage.complete(run):
-        console.say(f"{stage.name}: already finished in {workdir}, skipped")
-        return metrics
-    if run.primary:
-        (run.path / artifacts.MANIFEST).unlink(missing_ok=True)
-    return stage.run(run)
+    run = Run(workdir, stage.name, settings, primary=process == 0)
+    try:
+        run.open(stage.inputs(settings), overwrite)
+        metrics = run.finished()
+        if metrics is not None and stage.complete(run):
+            console.say(f"{stage.name}: already finished in {workdir}, skipped")
+            return metrics
+        if run.primary:
+            (run.path / artifacts.MANIFEST).unlink(missing_ok=True)
+        return stage.run(run)
+    finally:
+        run.close()
 
 
 def main(stage: Stage) -> NoReturn:
@@ -67,27 +73,58 @@ def main(stage: Stage) -> NoReturn:
 
 def run_command(stage: Stage, argv: Sequence[str]) -> int:
     """As `main`, returning the exit code."""
+    signals.listen()
     try:
         options = _parse_command_line(stage, argv)
         if options is None:
             return EXIT_DONE
         settings: Any = config.parse(stage.config, options.config)
-        signals.listen()
+        if getattr(settings, "stage", stage.name) != stage.name:
+            raise ConfigError(f"config.stage={settings.stage!r} is not what launch/{stage.name}.py runs")
+        signals.check("nothing was begun")
         workdir = Path(options.workdir) if options.workdir or stage.workdir is None else stage.workdir(settings)
         metrics = execute(stage, settings, workdir, options.overwrite, stage.start())
-        stage.show(workdir)
+        _print_result(stage, workdir, metrics)
     except InputError as error:
         console.say(f"error: {error}")
         return EXIT_BAD_INPUT
     except Stopped as stop:
         console.say(str(stop))
         return EXIT_STOPPED
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        reason = _of_the_machine(error)
+        if reason:
+            console.say(f"error: {reason}")
+            return EXIT_BAD_INPUT
+        if sys.stderr is not None:
+            traceback.print_exc()
         console.say("This is a fault of denseir_jax, not of your input; the lines above say where.")
         return EXIT_FAULT
-    print(json.dumps({"stage": stage.name, "workdir": str(workdir), "metrics": artifacts.finite(metrics)}), flush=True)
     return EXIT_DONE
+
+
+def _print_result(stage: Stage, workdir: Path, metrics: Mapping[str, Any]) -> None:
+    """What the stage shows, and the JSON line. The work is done: a reader who has left is no failure."""
+    try:
+        stage.show(workdir)
+        print(json.dumps({"stage": stage.name, "workdir": str(workdir), "metrics": artifacts.finite(metrics)}), flush=True)
+    except OSError:
+        console.say("warning: nobody reads standard output; the result is in the run folder")
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # or the interpreter complains once more when it ends
+
+
+_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EIO)
+
+
+def _of_the_machine(error: BaseException | None) -> str:
+    """One line if an error, or what caused it, is a full disk, a missing permission and the like; else empty."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _MACHINE:
+            return f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
+        if "No space left on device" in str(error):
+            return "No space left on device"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _parse_command_line(stage: Stage, argv: Sequence[str]) -> flags.FlagValues | None:
@@ -104,6 +141,8 @@ def _parse_command_line(stage: Stage, argv: Sequence[str]) -> flags.FlagValues |
     rest = _parse_flags(options, argv)
     if rest:
         raise ConfigError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
+    if options.config is not None and not isinstance(options.config, config_dict.ConfigDict):
+        raise ConfigError(f"the recipe card's get_config gives a {type(options.config).__name__}; expected card(a config)")
     if options.config is None:
         raise ConfigError(
             f"--config is missing: a recipe card, for example --config configs/.../FILE.py:ARG (see python launch/{stage.name}.py --help)"
@@ -111,7 +150,7 @@ def _parse_command_line(stage: Stage, argv: Sequence[str]) -> flags.FlagValues |
     if options.print_config:
         print(json.dumps(config.plain(config.parse(stage.config, options.config)), indent=1))
         return None
-    if options.workdir is None and stage.workdir is None:
+    if options.workdir == "" or (options.workdir is None and stage.workdir is None):
         raise ConfigError("--workdir is missing: the folder that the run is written to")
     return options
 
@@ -138,8 +177,8 @@ def _parse_flags(options: flags.FlagValues, argv: Sequence[str]) -> list[str]:
         raise ConfigError(_override_error(argv, error)) from None
     except FileNotFoundError as error:
         raise ConfigError(f"recipe card {error.filename} does not exist") from None
-    except (flags.Error, TypeError, ValueError, SyntaxError, ImportError) as error:
-        reason = str(error).strip().splitlines()[-1]  # config_flags puts a whole traceback into some messages
+    except (Exception, SystemExit) as error:  # a card is a program: it can fail in any way
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]  # config_flags puts a whole traceback into some messages
         raise ConfigError(f"the command line or the recipe card cannot be used: {reason}") from None
     finally:
         sys.argv = saved
@@ -150,8 +189,9 @@ def _check_card_exists(argv: Sequence[str]) -> None:
     cards = [word.partition("=")[2] for word in words if word.startswith("--config=")]
     cards += [words[i + 1] for i, word in enumerate(words[:-1]) if word == "--config"]
     for card in cards:
-        if not Path(card.partition(":")[0]).is_file():
-            raise ConfigError(f"recipe card {card.partition(':')[0]!r} does not exist")
+        path = Path(card.partition(":")[0])
+        if not path.is_file():
+            raise ConfigError(f"recipe card {str(path)!r} {'is a folder' if path.is_dir() else 'does not exist'}; expected FILE.py[:ARG]")
 
 
 def _override_error(argv: Sequence[str], error: Exception) -> str:

@@ -6,6 +6,7 @@ can be overridden by ``--config.key=value``. ``parse`` turns it back into the da
 
 import dataclasses
 import difflib
+import math
 import re
 import types
 import typing
@@ -23,6 +24,11 @@ _UNIONS = (Union, types.UnionType)
 def operational(default: Any) -> Any:
     """A field that may differ when a run goes on: mesh, cadence, number of steps. Not part of a run's identity."""
     return dataclasses.field(default=default, metadata={"operational": True})
+
+
+def located(default: Any) -> Any:
+    """A field that names where an input lies. The input itself is compared, by hash: the same data may lie elsewhere."""
+    return operational(default)
 
 
 def operational_group(factory: Callable[[], Any]) -> Any:
@@ -139,8 +145,12 @@ def _registered(classes: Mapping[str, type], key: str, value: Any, path: str) ->
 
 def _scalar(hint: Any, value: Any, path: str) -> Any:
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise ConfigError(f"{path}={value!r} is not a finite number")
         return float(value)
     if hint is int and isinstance(value, int) and not isinstance(value, bool):
+        if not -(2**53) < value < 2**53 or (path.endswith(".seed") and not 0 <= value < 2**32):
+            raise ConfigError(f"{path}={value} is out of range: expected {'0 to 2^32 - 1' if path.endswith('.seed') else 'less than 2^53'}")
         return value
     if hint in (str, bool) and isinstance(value, hint):
         return value

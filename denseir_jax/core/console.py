@@ -1,5 +1,6 @@
 """What a person sees while a stage works: short lines on standard error, progress with rate and ETA."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -8,13 +9,17 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from denseir_jax.core import signals
+
 T = TypeVar("T")
 _EVERY = 10.0  # seconds between plain progress lines
 
 
 def say(message: str) -> None:
-    """One line on standard error."""
-    print(message, file=sys.stderr, flush=True)
+    """One line on standard error, if there is one."""
+    if sys.stderr is not None:
+        with contextlib.suppress(BrokenPipeError):
+            print(message, file=sys.stderr, flush=True)
 
 
 def duration(seconds: float) -> str:
@@ -39,7 +44,7 @@ class Meter:
         self._bar: Progress | None = None
 
     def __enter__(self) -> "Meter":
-        if sys.stderr.isatty():
+        if sys.stderr is not None and sys.stderr.isatty():
             columns = (
                 TextColumn("{task.description}"),
                 BarColumn(),
@@ -73,8 +78,9 @@ class Meter:
 
 
 def progress(items: Iterable[T], label: str, total: int | None, unit: str) -> Iterator[T]:
-    """Pass `items` through, one unit each, metered."""
+    """Pass `items` through, one unit each, metered; a signal stops it between two."""
     with Meter(label, total, unit) as meter:
         for item in items:
+            signals.check()
             yield item
             meter.advance()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from denseir_jax.core import artifacts
+from denseir_jax.core.errors import InputError
 
 
 class Events:
@@ -56,9 +57,12 @@ def _cut(path: Path, last_step: int) -> None:
 def read(path: Path) -> list[dict[str, Any]]:
     """All whole lines of an events file; a torn last line (a kill in mid-write) is left out."""
     lines = []
-    for text in path.read_text(encoding="utf-8").split("\n")[:-1]:  # not splitlines: a value may hold U+2028
+    for number, text in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):  # not splitlines: a value may hold U+2028
         try:
-            lines.append(json.loads(text))
+            line = json.loads(text)
         except ValueError:
             break
+        if not isinstance(line, dict) or "step" not in line:
+            raise InputError(f"{path}:{number}: {text[:40]!r} is not an event; expected an object with a step")
+        lines.append(line)
     return lines

@@ -15,7 +15,9 @@ def _remember(number: int, frame: FrameType | None) -> None:
 
 
 def listen() -> None:
-    """Start to remember SIGTERM and SIGINT instead of dying by them. Call once, from the main thread."""
+    """Start to remember SIGTERM and SIGINT instead of dying by them. Call from the main thread; again changes nothing."""
+    if signal.getsignal(signal.SIGTERM) is _remember:
+        return
     _received.clear()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _remember)

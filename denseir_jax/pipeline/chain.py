@@ -18,7 +18,7 @@ import jax
 from denseir_jax.core import console, signals
 from denseir_jax.core.artifacts import Run, read_json
 from denseir_jax.core.command import Stage, execute
-from denseir_jax.core.config import chosen_by_name, identity
+from denseir_jax.core.config import chosen_by_name, plain
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.sources import read_dataset
@@ -61,7 +61,7 @@ class PipelineConfig:
 
 def references(config: Any) -> set[str]:
     """The names that a link's config refers to."""
-    return {name for value in identity(config).values() for text in _texts(value) for name in _REFERENCE.findall(text)}
+    return {name for text in _texts(plain(config)) for name in _REFERENCE.findall(text)}
 
 
 def _texts(value: Any) -> list[str]:

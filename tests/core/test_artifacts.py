@@ -104,3 +104,39 @@ def test_events_after_the_restored_step_are_cut_and_torn_lines_left_out(tmp_path
     Events(tmp_path, from_step=2).close()
     assert [line["step"] for line in read(tmp_path / "events.jsonl")] == [1, 2]
     assert all(json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines())
+
+
+def test_a_folder_is_held_by_one_run_at_a_time(tmp_path):
+    first = artifacts.Run(tmp_path / "run", "train", Settings()).open({})
+    with pytest.raises(InputError, match="in use by another process"):
+        artifacts.Run(tmp_path / "run", "train", Settings()).open({})
+    artifacts.Run(tmp_path / "run", "train", Settings(), primary=False).open({})  # one of the same job
+    first.close()
+    artifacts.Run(tmp_path / "run", "train", Settings()).open({})
+
+
+def test_overwrite_empties_run_folders_alone_and_follows_no_link(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "thesis.tex").write_text("x")
+    with pytest.raises(InputError, match="only a run folder can be overwritten"):
+        artifacts.Run(outside, "train", Settings()).open({}, overwrite=True)
+    artifacts.Run(tmp_path / "run", "train", Settings()).open({})
+    (tmp_path / "run" / "link").symlink_to(outside)
+    artifacts.Run(tmp_path / "run", "train", Settings(lr=3.0)).open({}, overwrite=True)
+    assert (outside / "thesis.tex").exists() and not (tmp_path / "run" / "link").exists()
+
+
+def test_a_run_whose_outputs_are_gone_is_not_finished(tmp_path):
+    run = artifacts.Run(tmp_path / "run", "train", Settings()).open({})
+    (run.path / "out").write_text("x")
+    run.finish({"loss": 1.0}, ["out"])
+    (run.path / "out").unlink()
+    assert run.finished() is None
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "5"])
+def test_a_manifest_that_is_none_is_said_so(tmp_path, content):
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(InputError, match="not the manifest of a run"):
+        artifacts.finished_run(tmp_path)

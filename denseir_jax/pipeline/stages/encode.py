@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage
-from denseir_jax.core.config import operational
+from denseir_jax.core.config import located, operational
 from denseir_jax.core.errors import ConfigError
 from denseir_jax.data import sources
 from denseir_jax.data.lines import BadRows
@@ -34,9 +34,9 @@ class EncodeConfig:
     """
 
     stage: str = "encode"
-    retriever: str = ""
-    corpus: str | None = None
-    tokens: str | None = None
+    retriever: str = located("")
+    corpus: str | None = located(None)
+    tokens: str | None = located(None)
     template: TextTemplate = TextTemplate()
     dtype: Literal["float16", "float32"] = "float16"
     shard_rows: int = 16384

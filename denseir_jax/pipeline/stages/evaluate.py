@@ -12,7 +12,7 @@ from typing import Any, Literal
 from denseir_jax.core import artifacts
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage
-from denseir_jax.core.config import identity
+from denseir_jax.core.config import identity, located
 from denseir_jax.core.console import say
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data import sources, trec, tsv
@@ -46,14 +46,14 @@ class EvaluateConfig:
     """
 
     stage: str = "evaluate"
-    run: str = ""
-    qrels: str = ""
-    queries: str = ""
-    dataset: str = ""
+    run: str = located("")
+    qrels: str = located("")
+    queries: str = located("")
+    dataset: str = located("")
     split: str = "test"
-    retriever: str = ""
+    retriever: str = located("")
     hybrid: bool = False
-    embeddings: str | None = None
+    embeddings: str | None = located(None)
     index: Literal["exact", "scann"] = "exact"
     depth: int = 1000
     template: TextTemplate = TextTemplate()
@@ -64,7 +64,7 @@ class EvaluateConfig:
     bm25: Bm25Config = Bm25Config()
     measures: tuple[str, ...] = ("RR@10", "nDCG@10", "R@100")
     averaging: Averaging = "run"
-    baseline: str | None = None
+    baseline: str | None = located(None)
     on_bad_row: Literal["error", "skip"] = "error"
     seed: int = 0
 

@@ -8,7 +8,7 @@ from typing import Any
 from denseir_jax.core import artifacts, console
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage, execute
-from denseir_jax.core.config import operational
+from denseir_jax.core.config import located, operational
 from denseir_jax.core.errors import ConfigError
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.sources import read_dataset
@@ -30,9 +30,9 @@ class FinetuneConfig(training.TrainingConfig):
     """
 
     stage: str = "finetune"
-    dataset: str = ""
+    dataset: str = located("")
     split: str = "train"
-    training_set: str | None = None
+    training_set: str | None = located(None)
     mine: MineConfig = MineConfig()
     probe_split: str = operational("dev")
 

@@ -11,7 +11,7 @@ import numpy as np
 from denseir_jax.core import artifacts, console
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage
-from denseir_jax.core.config import operational
+from denseir_jax.core.config import located, operational
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data import sources
 from denseir_jax.data.examples import Example, read_examples, write_examples
@@ -43,13 +43,13 @@ class MineConfig(NegativesConfig):
     """
 
     stage: str = "mine"
-    dataset: str = ""
+    dataset: str = located("")
     split: str = "train"
-    retriever: str = "bm25"
-    embeddings: str | None = None
+    retriever: str = located("bm25")
+    embeddings: str | None = located(None)
     index: Literal["scann", "exact"] = "scann"
     depth: int = 200
-    training_set: str | None = None
+    training_set: str | None = located(None)
     pool: str = ""
     seed: int = 0
     template: TextTemplate = TextTemplate()

@@ -20,7 +20,7 @@ import numpy as np
 from denseir_jax.core import artifacts, failpoints, signals
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage
-from denseir_jax.core.config import operational
+from denseir_jax.core.config import located, operational
 from denseir_jax.core.console import Meter, progress, say
 from denseir_jax.core.errors import InputError
 from denseir_jax.data import sources
@@ -54,8 +54,8 @@ class PrepareConfig:
     """
 
     stage: str = "prepare"
-    corpus: str = ""
-    tokenizer: str | None = None
+    corpus: str = located("")
+    tokenizer: str | None = located(None)
     vocab_size: int = 30522
     lowercase: bool = True
     train_queries: bool = False

@@ -7,6 +7,7 @@ from typing import Any
 
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage
+from denseir_jax.core.config import located
 from denseir_jax.parallel import mesh
 from denseir_jax.pipeline.stages import training
 from denseir_jax.train import probes
@@ -17,7 +18,12 @@ class PretrainConfig(training.TrainingConfig):
     """One pre-training run. corpus: source as format:path, prepared under the run folder unless `tokens` is given."""
 
     stage: str = "pretrain"
-    corpus: str = ""
+    corpus: str = located("")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.corpus and self.tokens:
+            raise ValueError("corpus and tokens are both given; tokens are a corpus that is already prepared")
 
 
 def run_pretrain(run: Run) -> Mapping[str, Any]:

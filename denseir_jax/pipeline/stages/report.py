@@ -8,6 +8,7 @@ from typing import Any, Literal
 from denseir_jax.core import artifacts, config
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage
+from denseir_jax.core.config import located
 from denseir_jax.core.errors import ConfigError
 from denseir_jax.data import sources, trec
 from denseir_jax.data.lines import BadRows
@@ -32,12 +33,12 @@ class ReportConfig:
     """
 
     stage: str = "report"
-    rows: tuple[str, ...] = ()
+    rows: tuple[str, ...] = located(())
     baseline: str = ""
-    curves: tuple[str, ...] = ()
-    lineage: tuple[str, ...] = ()
+    curves: tuple[str, ...] = located(())
+    lineage: tuple[str, ...] = located(())
     worst: str = ""
-    dataset: str = ""
+    dataset: str = located("")
     split: str = "test"
     measures: tuple[str, ...] = ("RR@10", "nDCG@10", "R@100")
     averaging: Averaging = "run"

@@ -10,7 +10,7 @@ import jax
 from denseir_jax.core import artifacts, console, failpoints
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import execute
-from denseir_jax.core.config import chosen_by_name, operational, operational_group, plain
+from denseir_jax.core.config import chosen_by_name, located, operational, operational_group, plain
 from denseir_jax.core.errors import InputError
 from denseir_jax.data import sources
 from denseir_jax.data.batches import RowSource
@@ -41,8 +41,8 @@ class TrainingConfig:
         and count; of everything that is read here.
     """
 
-    tokens: str | None = None
-    init_from: str | None = None
+    tokens: str | None = located(None)
+    init_from: str | None = located(None)
     steps: int = operational(1000)
     batch_size: int = 128
     seed: int = 0
@@ -152,9 +152,9 @@ def train_and_export(
 ) -> Mapping[str, Any]:
     """Run the loop, then write parameters, retriever and manifest; `facts` join the manifest."""
     meta = {"template": plain(parts.store.template), "tokenizer_sha256": parts.store.tokenizer_sha256}
+    training = loop.Loop(run, objective, source, plan(run.config, best="RR@10"), probe, meta)
     if run.primary:
         parts.tokenizer.save(run.path / "tokenizer")
-    training = loop.Loop(run, objective, source, plan(run.config, best="RR@10"), probe, meta)
     initial: dict[str, Any] = {}
     if parts.start is not None:
         shapes = jax.eval_shape(objective.init, jax.random.key(0))

@@ -91,6 +91,8 @@ def run_command(stage: Stage, argv: Sequence[str]) -> int:
     except Stopped as stop:
         console.say(str(stop))
         return EXIT_STOPPED
+    except BrokenPipeError:  # the reader of --help or --print_config has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # or the interpreter complains once more when it ends
     except Exception as error:
         reason = _of_the_machine(error)
         if reason:

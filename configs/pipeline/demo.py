@@ -79,7 +79,7 @@ def scratch(steps=lambda steps: steps):
     return two_stage(
         DATASET,
         PrepareConfig(vocab_size=8192, train_queries=True, template=TEMPLATE),
-        finetune(LAYERS, steps(140)),
+        finetune(LAYERS, steps(80)),
         MineConfig(depth=50, hi=50, n=10),
         MineConfig(depth=50, hi=20, n=10),
         ReportConfig(
@@ -87,9 +87,9 @@ def scratch(steps=lambda steps: steps):
             summary="A short description of an article must find its extract among 10,033. Everything was trained here, from nothing.",
             attribution=ATTRIBUTION,
         ),
-        pretrain=pretrain(LAYERS, steps(700), CONDENSER_WEIGHT),
-        no_pretrain=finetune(LAYERS, steps(200)),
-        control=Control("embeddings only (control)", pretrain(0, steps(600), 0.0), finetune(0, steps(200))),
+        pretrain=pretrain(LAYERS, steps(550), CONDENSER_WEIGHT),
+        no_pretrain=finetune(LAYERS, steps(100)),
+        control=Control("embeddings only (control)", pretrain(0, steps(600), 0.0), finetune(0, steps(100))),
     )
 
 

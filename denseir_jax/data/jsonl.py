@@ -19,19 +19,33 @@ class BadField(Exception):
         super().__init__(reason + detail)
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object that has every key once: of two equal ones a parser keeps the last, silently."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for i, (key, _) in enumerate(pairs) if any(key == other for other, _ in pairs[:i]))
+        raise BadField("key twice", f": {twice!r} in one object; expected every key once")
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
 def objects(path: str, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, object); a line that holds anything else is a bad row.
+    """Yield (line number, object); a line that holds anything else, or a key twice, is a bad row.
 
     Raises:
         InputError: as `lines.open_text`, or a bad row under the policy "error".
     """
     for line, text in open_text(path, bad):
         try:
-            value = json.loads(text)
+            value = _DECODER.decode(text)
             if "\\u" in text:  # only an escape can bring half a character pair, which no file or tokenizer takes
                 json.dumps(value, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError:
             bad.bad(path, line, "half a surrogate pair", "; expected whole characters")
+        except BadField as fault:
+            bad.bad(path, line, fault.reason, fault.detail)
         except (ValueError, RecursionError) as error:
             bad.bad(path, line, "not JSON", f" ({error}); expected one object a line")
         else:

@@ -24,8 +24,8 @@ class TextTemplate:
 
     def __post_init__(self) -> None:
         for name in ("query_length", "passage_length"):
-            if getattr(self, name) < 3:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 3: [CLS], one token, [SEP]")
+            if not 3 <= getattr(self, name) <= 1 << 20:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected 3 ([CLS], one token, [SEP]) to {1 << 20}")
 
     def passage(self, passage: Passage) -> str:
         """The text of a passage: prefix, then title (if used and there is one) and text joined."""

@@ -1,5 +1,7 @@
 """Joining part files into the token store: one pass, one part in memory at a time."""
 
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -8,6 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from denseir_jax.core import artifacts
+from denseir_jax.core.errors import InputError
 
 HISTOGRAM = (0, 1, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 4096)  # lower edges of document lengths, in tokens
 
@@ -37,16 +40,22 @@ class _Bits:
 
 def _parts(paths: Iterable[Path]) -> Iterator[dict[str, np.ndarray]]:
     for path in paths:
-        with np.load(path, allow_pickle=False) as part:
-            yield dict(part)
+        yield _read(path, None)
 
 
 def _sizes(paths: Iterable[Path]) -> Int[np.ndarray, "4"]:
     total = np.zeros(4, np.int64)
     for path in paths:
-        with np.load(path, allow_pickle=False) as part:
-            total += part["sizes"]
+        total += _read(path, ("sizes",))["sizes"]
     return total
+
+
+def _read(path: Path, names: Sequence[str] | None) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as part:
+            return {name: part[name] for name in names or part.files}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"the part {path} cannot be read: {error}; remove it and run prepare again") from None
 
 
 def merge_parts(paths: Sequence[Path], folder: Path, vocab_size: int) -> dict[str, int]:
@@ -54,6 +63,8 @@ def merge_parts(paths: Sequence[Path], folder: Path, vocab_size: int) -> dict[st
 
     Returns:
         counts: documents, tokens, pieces, unknown_tokens.
+    Raises:
+        InputError: a part is missing or damaged.
     """
     documents, tokens, pieces, unknown = map(int, _sizes(paths))
     with artifacts.new_folder(folder) as store:

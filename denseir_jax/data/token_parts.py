@@ -1,6 +1,5 @@
 """Encoding a chunk of a corpus into one part file: the unit of parallel and of interrupted work in `prepare`."""
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from jaxtyping import Bool
 from denseir_jax.core import artifacts
 from denseir_jax.data.pieces import SplitRule
 from denseir_jax.data.sentences import split_sentences
+from denseir_jax.data.token_checks import content_hash
 from denseir_jax.data.tokenizer import Encoded, Tokenizer
 
 _AT_ONCE = 64  # documents given to the tokenizer together
@@ -80,7 +80,7 @@ def _arrays(chunk: Chunk, documents: Sequence[EncodedDocument], unknown: int) ->
         "lengths": lengths,
         "pieces": table[:, 1:] + begins[table[:, 0]][:, None],
         "piece_document": table[:, 0],
-        "content": np.array([_content(document.encoded) for document in documents], np.uint64),
+        "content": np.array([content_hash(document.encoded.ids) for document in documents], np.uint64),
         "ids": np.frombuffer(lines.encode("ascii"), np.uint8),
         "sizes": np.array([len(documents), len(tokens), len(table), np.count_nonzero(tokens == unknown)], np.int64),
     }
@@ -88,8 +88,3 @@ def _arrays(chunk: Chunk, documents: Sequence[EncodedDocument], unknown: int) ->
 
 def _joined(arrays: Sequence[np.ndarray], dtype: type) -> np.ndarray:
     return np.concatenate([np.empty(0, dtype), *arrays]).astype(dtype, copy=False)
-
-
-def _content(encoded: Encoded) -> int:
-    """64 bits that tell documents with other tokens apart (by chance two of ten million agree with probability 3e-6)."""
-    return int.from_bytes(hashlib.blake2b(encoded.ids.astype("<i4").tobytes(), digest_size=8).digest(), "little")

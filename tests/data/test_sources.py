@@ -242,5 +242,20 @@ def test_template():
     assert TextTemplate().passage(Passage("1", "body")) == "body"
     assert TextTemplate().passage(Passage("1", "", "Head")) == "Head"
     assert TextTemplate(query_prefix="query: ").query("x") == "query: x"
-    with pytest.raises(ValueError, match="query_length is 2; expected at least 3"):
+    with pytest.raises(ValueError, match="query_length is 2; expected 3"):
         TextTemplate(query_length=2)
+
+
+def test_a_key_twice_in_one_object_is_refused_wherever_it_stands(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_text('{"id": "a", "text": "x"}\n{"id": "b", "text": "y", "id": "c"}\n{"id": "d", "text": "z", "more": {"k": 1, "k": 1}}\n')
+    with pytest.raises(InputError, match=r"c\.jsonl:2: key twice: 'id' in one object; expected every key once"):
+        list(sources.read_corpus(f"jsonl:{path}", BadRows()))
+    bad = BadRows("skip")
+    assert [passage.id for passage in sources.read_corpus(f"jsonl:{path}", bad)] == ["a"] and bad.counts == {"key twice": 2}
+
+
+def test_closed_standard_input_is_one_line(monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(InputError, match="standard input is closed"):
+        list(sources.read_corpus("jsonl:-", BadRows()))

@@ -7,10 +7,11 @@ import pytest
 
 from denseir_jax.core import artifacts
 from denseir_jax.core.errors import InputError
+from denseir_jax.data import token_checks
 from denseir_jax.data.sentences import split_sentences
 from denseir_jax.data.token_merge import _Bits, token_dtype
 from denseir_jax.data.token_parts import sentence_starts
-from denseir_jax.data.tokens import TokenStore
+from denseir_jax.data.tokens import FILES, TokenStore
 
 
 @pytest.fixture(scope="module")
@@ -141,3 +142,90 @@ def test_torn_and_foreign_folders_are_refused(blocks, tmp_path):
     (tmp_path / "mixed" / "tokenizer" / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match="not the tokenizer"):
         TokenStore.open(tmp_path / "mixed").tokenizer()
+
+
+@pytest.fixture
+def copied(blocks, tmp_path):
+    """A copy of the store, to be damaged."""
+    return shutil.copytree(blocks.folder, tmp_path / "copy") / "tokens"
+
+
+def damage(path, dtype, change, header=0):
+    """Change the numbers in a file, its size and header kept."""
+    content = path.read_bytes()
+    values = np.frombuffer(content[header:], dtype).copy()
+    change(values)
+    path.write_bytes(content[:header] + values.tobytes())
+
+
+def changed(name, dtype, change):
+    header = 128 if name.endswith(".npy") else 0
+    return pytest.param(name, dtype, change, header)
+
+
+@pytest.mark.parametrize(
+    "name, dtype, change, header",
+    [
+        changed("tokens.bin", "<u2", lambda v: v.fill(60000)),
+        changed("tokens.bin", "<u2", lambda v: v.__setitem__(slice(None), v[::-1].copy())),
+        changed("tokens.bin", "<u2", lambda v: v.__setitem__(-1, v[-1] ^ 1)),
+        changed("word_start.bin", "u1", lambda v: v.fill(0)),
+        changed("sentence_start.bin", "u1", lambda v: v.fill(0)),
+        changed("offsets.npy", "<i8", lambda v: v.__setitem__(3, v[2] - 1)),
+        changed("offsets.npy", "<i8", lambda v: v.__setitem__(-1, v[-1] + 1)),
+        changed("pieces.npy", "<i8", lambda v: v.__setitem__(1, 10**6)),
+        changed("pieces.npy", "<i8", lambda v: v.__setitem__(0, -1)),
+        changed("piece_document.npy", "<i8", lambda v: v.__setitem__(0, 10**6)),
+        changed("content.npy", "<u8", lambda v: v.__setitem__(slice(None), v[::-1].copy())),
+    ],
+)
+def test_a_changed_file_is_refused_when_the_store_is_opened(copied, name, dtype, change, header):
+    damage(copied / name, dtype, change, header)
+    with pytest.raises(InputError, match="it was changed: remove it and run prepare again"):
+        TokenStore.open(copied.parent)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_one_line(copied, name):
+    (copied / name).unlink()
+    with pytest.raises(InputError, match=f"{name}"):
+        assert TokenStore.open(copied.parent).ids
+
+
+def test_a_token_beyond_the_vocabulary_is_refused_by_every_reader(copied, monkeypatch):
+    monkeypatch.setattr(token_checks, "sampled_rows", lambda n: np.arange(0))  # the document is not in the sample
+    damage(copied / "tokens.bin", "<u2", lambda v: v.__setitem__(5, 300))
+    store = TokenStore.open(copied.parent)
+    first = np.array([0])
+    for read in (lambda: store.document(0), lambda: store.piece(0), lambda: store.window(first, np.array([9]), 9)):
+        with pytest.raises(InputError, match=r"tokens\.bin holds the token 300; expected less than vocab_size"):
+            read()
+    assert store.window(first, np.array([5]), 5).ids.shape == (1, 5)
+
+
+def test_ids_in_another_order_are_refused(copied):
+    lines = (copied / "ids.txt").read_text().splitlines()
+    for content in ("\n".join(reversed(lines)) + "\n", "no json\n"):
+        (copied / "ids.txt").write_text(content)
+        with pytest.raises(InputError, match=r"ids\.txt was changed"):
+            assert TokenStore.open(copied.parent).row_of
+
+
+def test_equal_content_that_was_changed_outside_the_sample_is_refused(copied, monkeypatch):
+    monkeypatch.setattr(token_checks, "sampled_rows", lambda n: np.arange(0))
+    damage(copied / "content.npy", "<u8", lambda v: v.__setitem__(1, v[0]), 128)
+    with pytest.raises(InputError, match=r"content\.npy was changed"):
+        assert TokenStore.open(copied.parent).content_ids.shape
+
+
+@pytest.mark.parametrize("key, value", [("counts", {}), ("template", {"no": 1}), ("special_ids", {}), ("outputs", []), ("vocab_size", "8")])
+def test_a_manifest_that_lacks_something_is_one_line(copied, key, value):
+    path = copied.parent / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(InputError, match=r"manifest\.json holds no usable"):
+        TokenStore.open(copied.parent)
+
+
+def test_the_sample_of_a_large_store_has_both_ends():
+    rows = token_checks.sampled_rows(10**7)
+    assert rows[0] == 0 and rows[-1] == 10**7 - 1 and len(rows) > 200 and token_checks.sampled_rows(3).tolist() == [0, 1, 2]

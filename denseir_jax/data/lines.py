@@ -123,6 +123,8 @@ def _chunks(path: str) -> Iterator[bytes]:
 
 def _opened(path: str) -> io.BufferedReader:
     if path == STDIN:  # a second handle on the same descriptor: closing it leaves sys.stdin open
+        if sys.stdin is None:
+            raise InputError("standard input is closed; expected text there, or the name of a file instead of '-'")
         return open(sys.stdin.fileno(), "rb", closefd=False)
     return open(path, "rb")
 

@@ -1,11 +1,10 @@
-import dataclasses
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -92,9 +91,8 @@ def test_killed_and_started_again_gives_the_same_bytes(corpus, plain, tmp_path, 
 def test_workers_end_with_a_killed_parent(corpus, tmp_path):
     """A worker waits for work for ever if nobody tells it that its parent is gone: its standard error would stay open."""
     first = start(command(corpus, tmp_path / "run", "--config.workers=2"), DENSEIR_FAILPOINT="prepare_part:1")
-    begin = time.monotonic()
     first.communicate(timeout=60)  # returns when every holder of the pipe is gone
-    assert first.returncode == -signal.SIGKILL and time.monotonic() - begin < 60
+    assert first.returncode == -signal.SIGKILL
 
 
 def test_finished_parts_are_not_made_again(corpus, plain, tmp_path, monkeypatch):
@@ -142,21 +140,6 @@ def test_the_manifest_tells_what_was_made(corpus, plain):
         title, text = texts[row]["title"], texts[row]["text"]
         whole = f"{title}{template.title_join if title and text else ''}{text}"
         assert store.document(row)[0].tolist() == tokenizer.encode(whole).ids.tolist()
-
-
-def test_standard_input_is_read_once(corpus, plain, tmp_path, monkeypatch):
-    def stdin(content: bytes):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-
-    config = dataclasses.replace(settings(corpus), corpus="jsonl:-")
-    monkeypatch.setattr(signals, "_received", [signal.SIGTERM])
-    stdin(corpus.read_bytes())
-    with pytest.raises(Stopped):
-        execute(stage, config, tmp_path / "run")
-    signals._received.clear()
-    stdin(b"")  # a restart has nothing to read there, and needs nothing
-    execute(stage, config, tmp_path / "run")
-    assert {**hashes(tmp_path / "run"), "manifest": ""} == {**hashes(plain), "manifest": ""}
 
 
 def test_a_given_tokenizer_is_used_and_recorded(corpus, plain, tmp_path):
@@ -220,3 +203,103 @@ def test_another_config_in_the_same_folder_is_refused(corpus, plain):
     with pytest.raises(InputError, match="block_length: 24 there, 32 here"):
         execute(stage, settings(corpus, block_length=32), plain)
     assert execute(stage, settings(corpus, workers=2, chunk=3), plain)["documents"] == 90  # operational: found finished
+
+
+class Pipe:
+    """Commands with `content` on standard input, in this process."""
+
+    def __init__(self, folder: Path, monkeypatch, capsys):
+        self.argv = command(Path("-"), folder)[1:]
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def __call__(self, content: bytes | None, code: int) -> str:
+        stdin = None if content is None else io.TextIOWrapper(io.BytesIO(content))
+        self.monkeypatch.setattr(sys, "stdin", stdin)
+        assert run_command(stage, self.argv) == code
+        return self.capsys.readouterr().err
+
+
+@pytest.fixture
+def pipe(tmp_path, monkeypatch, capsys):
+    return Pipe(tmp_path / "run", monkeypatch, capsys)
+
+
+def test_standard_input_put_right_is_read_anew(corpus, plain, tmp_path, pipe):
+    good = corpus.read_bytes()
+    for bad, said in ((good + good.splitlines()[0], "standard input:91: duplicate id"), (b"", "standard input holds no passage")):
+        err = pipe(bad, 2)
+        assert err.startswith(f"error: {said}") and str(tmp_path) not in err and err.count("\n") == 1
+        assert not (tmp_path / "run" / "parts").exists()
+    pipe(good, 0)
+    assert {**hashes(tmp_path / "run"), "manifest": ""} == {**hashes(plain), "manifest": ""}
+
+
+def test_bad_input_found_after_parts_were_written_takes_them_along(corpus, plain, tmp_path, pipe):
+    pipe.argv += [f"--config.tokenizer={plain / 'tokenizer'}"]  # nothing is read before the encoding
+    first, *rest = corpus.read_bytes().splitlines(keepends=True)
+    other = first.replace(b'"text": "', b'"text": "changed ')
+    assert "standard input:91: not JSON" in pipe(b"".join([other, *rest, b"broken"]), 2)
+    pipe(b"".join([first, *rest]), 0)
+    files = hashes(plain)
+    assert {**hashes(tmp_path / "run"), "manifest": ""} == {**files, "manifest": ""}
+
+
+def test_a_stopped_run_keeps_standard_input_and_says_so(corpus, plain, tmp_path, pipe, monkeypatch):
+    from denseir_jax.pipeline.stages import part_workers
+
+    write = part_workers.write_part
+    monkeypatch.setattr(signals, "_received", [])
+    monkeypatch.setattr(part_workers, "write_part", lambda *task: (write(*task), signals._received.append(signal.SIGTERM)))
+    pipe(corpus.read_bytes(), 75)
+    monkeypatch.undo()
+    assert "the standard input of the first start" in pipe(b"something else", 0)
+    assert {**hashes(tmp_path / "run"), "manifest": ""} == {**hashes(plain), "manifest": ""}
+
+
+def test_a_finished_run_does_not_pretend_to_know_standard_input(corpus, tmp_path, pipe):
+    pipe(corpus.read_bytes(), 0)
+    err = pipe(b"something else", 0)
+    assert "standard input is not read again, nor compared" in err and "already finished" in err
+
+
+def test_closed_standard_input_is_one_line(pipe):
+    err = pipe(None, 2)
+    assert err.startswith("error: standard input is closed") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["tokens.bin", "ids.txt", "pieces.npy"])
+def test_what_was_lost_is_made_again(corpus, plain, tmp_path, name, capsys):
+    shutil.copytree(plain, tmp_path / "run")
+    (tmp_path / "run" / "tokens" / name).unlink()
+    execute(stage, settings(corpus), tmp_path / "run")
+    assert hashes(tmp_path / "run") == hashes(plain)
+    assert f"tokens/{name} is gone" in capsys.readouterr().err
+
+
+def test_many_unknown_tokens_are_said(corpus, plain, tmp_path, capsys):
+    metrics = execute(stage, settings(corpus, vocab_size=8), tmp_path / "run")
+    store = TokenStore.open(tmp_path / "run")
+    ids = np.concatenate([store.document(row)[0] for row in range(store.n_documents)])
+    assert metrics["share_unknown"] == pytest.approx((ids == store.special_ids.unk).mean()) and metrics["share_unknown"] > 0.1
+    assert f"warning: {metrics['share_unknown']:.0%} of the tokens are [UNK]" in capsys.readouterr().err
+    assert artifacts.finished_run(plain)["share_unknown"] < 0.1
+
+
+@pytest.mark.parametrize("key, value", [("vocab_size", 9999999999), ("workers", 10**6), ("vocab_size", 7), ("short_share", float("nan"))])
+def test_impossible_numbers_are_refused(key, value):
+    with pytest.raises(ValueError, match=f"{key} is {value}"):
+        PrepareConfig(**{key: value})
+
+
+def test_a_damaged_part_is_one_line(corpus, tmp_path, monkeypatch):
+    from denseir_jax.pipeline.stages import part_workers
+
+    write = part_workers.write_part
+
+    def torn(path, *rest):
+        write(path, *rest)
+        path.write_bytes(path.read_bytes()[:100])
+
+    monkeypatch.setattr(part_workers, "write_part", torn)
+    with pytest.raises(InputError, match=r"the part .*000000\.npz cannot be read"):
+        execute(stage, settings(corpus), tmp_path / "run")

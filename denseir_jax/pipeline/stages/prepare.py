@@ -8,7 +8,6 @@ parts are joined. What is written depends on neither the number of processes, th
 import dataclasses
 import os
 import shutil
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -24,17 +23,22 @@ from denseir_jax.core.config import located, operational
 from denseir_jax.core.console import Meter, progress, say
 from denseir_jax.core.errors import InputError
 from denseir_jax.data import sources
-from denseir_jax.data.lines import STDIN, BadRows
+from denseir_jax.data.lines import BadRows
 from denseir_jax.data.pieces import SplitRule
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.token_merge import describe, merge_parts
 from denseir_jax.data.token_parts import Chunk
 from denseir_jax.data.tokenizer import FOLDER as TOKENIZER
 from denseir_jax.data.tokenizer import Tokenizer, load_tokenizer
+from denseir_jax.data.tokens import FILES
 from denseir_jax.data.tokens import FOLDER as TOKENS
 from denseir_jax.data.wordpiece import train_wordpiece
+from denseir_jax.pipeline.stages import standard_input
 from denseir_jax.pipeline.stages.part_workers import Task, write_parts
 
+_PARTS = "parts"
+_MOST_VOCABULARY, _MOST_WORKERS = 1 << 24, 1024
+_MANY_UNKNOWN = 0.1
 _CHARACTERS = 1 << 24  # a chunk is closed here too, so that a corpus of books does not fill the memory
 
 
@@ -74,6 +78,9 @@ class PrepareConfig:
         for name, least in (("vocab_size", 8), ("block_length", 3), ("span_minimum", 1), ("workers", 0), ("chunk", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected at least {least}")
+        for name, most in (("vocab_size", _MOST_VOCABULARY), ("workers", _MOST_WORKERS)):
+            if getattr(self, name) > most:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected at most {most}")
         if not 0.0 <= self.short_share <= 1.0:
             raise ValueError(f"short_share is {self.short_share}; expected 0 to 1")
         if self.span_minimum > self.span_tokens:
@@ -96,10 +103,10 @@ def _inputs(config: PrepareConfig) -> Mapping[str, str]:
 
 def _prepare(run: Run) -> Mapping[str, Any]:
     config: PrepareConfig = run.config
-    corpus = _readable_twice(config.corpus, run.path)
-    tokenizer = _tokenizer(run, corpus)
     bad = BadRows(config.on_bad_row)
-    paths = _encode(run, sources.read_corpus(corpus, bad))
+    with standard_input.readable_twice(config.corpus, run.path / _PARTS) as corpus:
+        tokenizer = _tokenizer(run, corpus)
+        paths = _encode(run, sources.read_corpus(corpus, bad))
     say(f"prepare: joining {len(paths):,} parts")
     counts: dict[str, Any] = merge_parts(paths, run.path / TOKENS, tokenizer.vocab_size)
     offsets, owner, content = (
@@ -107,10 +114,13 @@ def _prepare(run: Run) -> Mapping[str, Any]:
     )
     facts = describe(offsets, owner, content, config.template.passage_length)
     counts.update(facts.pop("counts"), skipped_rows=bad.counts)
-    metrics = {**counts, "vocab_size": tokenizer.vocab_size, "share_truncated": facts["share_truncated"]}
+    facts["share_unknown"] = counts["unknown_tokens"] / max(counts["tokens"], 1)
+    shares = {name: facts[name] for name in ("share_truncated", "share_unknown")}
+    metrics = {**counts, "vocab_size": tokenizer.vocab_size, **shares}
+    _warn(shares["share_unknown"])
     run.finish(
         metrics,
-        outputs=[TOKENS, TOKENIZER],
+        outputs=[*(f"{TOKENS}/{name}" for name in FILES), TOKENIZER],
         template=dataclasses.asdict(config.template),
         tokenizer_sha256=tokenizer.sha256,
         special_ids=dataclasses.asdict(tokenizer.special_ids),
@@ -118,20 +128,16 @@ def _prepare(run: Run) -> Mapping[str, Any]:
         counts=counts,
         **facts,
     )
-    shutil.rmtree(run.path / "parts", ignore_errors=True)
+    shutil.rmtree(run.path / _PARTS, ignore_errors=True)
     return metrics
 
 
-def _readable_twice(corpus: str, folder: Path) -> str:
-    """The corpus as it is, or, if it comes from standard input, its copy in the run folder: a restart reads it again."""
-    source = sources.parse(corpus)
-    if source.path != STDIN:
-        return corpus
-    copy = folder / "parts" / "standard_input"
-    if not copy.exists():
-        with artifacts.new_file(copy) as temporary, open(temporary, "wb") as stream:
-            shutil.copyfileobj(sys.stdin.buffer, stream)
-    return f"{source.format}:{copy}"
+def _warn(share_unknown: float) -> None:
+    if share_unknown > _MANY_UNKNOWN:
+        say(
+            f"warning: {share_unknown:.0%} of the tokens are [UNK]: the tokenizer does not know these texts; "
+            "expected a larger vocab_size, or a tokenizer made for their language"
+        )
 
 
 def _tokenizer(run: Run, corpus: str) -> Tokenizer:
@@ -162,7 +168,7 @@ def _training_texts(config: PrepareConfig, corpus: str) -> Iterator[str]:
 def _encode(run: Run, corpus: Iterable[Any]) -> list[Path]:
     """Write the parts that are missing; return all, in the order of the corpus."""
     config: PrepareConfig = run.config
-    folder = run.path / "parts" / f"of_{config.chunk}"
+    folder = run.path / _PARTS / f"of_{config.chunk}"
     for other in folder.parent.glob("of_*"):
         if other != folder:  # cut in chunks of another size
             shutil.rmtree(other)
@@ -206,4 +212,5 @@ stage = Stage(
     run=_prepare,
     inputs=_inputs,
     summary="Turn a corpus into a token store: tokens, word and sentence starts, training pieces.",
+    complete=standard_input.say_kept,
 )

@@ -5,6 +5,7 @@ score = sum over query words of ln(1 + (n - df + 0.5) / (df + 0.5)) * tf / (tf +
 
 import dataclasses
 import functools
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,11 +17,13 @@ from jaxtyping import Float
 from denseir_jax.core import artifacts
 from denseir_jax.core.console import Meter, progress
 from denseir_jax.core.errors import InputError
+from denseir_jax.data.facts import build, read_facts
 from denseir_jax.data.records import Passage, Ranking
 from denseir_jax.search.embeddings import read_ids, write_ids
 
 _WORD = re.compile(r"\w+")
 _FACTS, _IDS = "bm25.json", "ids.txt"
+_MOST_K1 = 1e6  # a word's frequency hardly saturates at 100 already
 # The list of Lucene's EnglishAnalyzer.
 _STOP_WORDS = """
 a an and are as at be but by for if in into is it no not of on or
@@ -42,8 +45,8 @@ class Bm25Config:
     use_title: bool = True
 
     def __post_init__(self) -> None:
-        if self.k1 < 0 or not 0 <= self.b <= 1:
-            raise ValueError(f"k1={self.k1} must not be negative and b={self.b} must be in [0, 1]")
+        if not 0 <= self.k1 <= _MOST_K1 or not 0 <= self.b <= 1:  # nan is in no range
+            raise ValueError(f"k1={self.k1} must be in [0, {_MOST_K1}] and b={self.b} in [0, 1]")
 
     def words(self, text: str) -> list[str]:
         """The words of a text that count."""
@@ -119,17 +122,25 @@ class Bm25:
         with artifacts.new_folder(folder.absolute()) as temporary:
             self._library.save(str(temporary), show_progress=False)
             write_ids(temporary / _IDS, self.ids)
-            artifacts.write_json(temporary / _FACTS, dataclasses.asdict(self.config))
+            facts = {"config": dataclasses.asdict(self.config), "ids_sha256": artifacts.file_sha256(temporary / _IDS)}
+            artifacts.write_json(temporary / _FACTS, facts)
 
     @classmethod
     def load(cls, folder: Path) -> "Bm25":
         """Read what `save` wrote, memory-mapped.
 
         Raises:
-            InputError: no index there.
+            InputError: no index there, or its files were changed.
         """
-        config = Bm25Config(**artifacts.read_json(folder / _FACTS))
-        return cls(_bm25s().BM25.load(str(folder), mmap=True, show_progress=False), read_ids(folder / _IDS), config)
+        facts = read_facts(folder / _FACTS, config=dict, ids_sha256=str)
+        config = build(Bm25Config, facts["config"], folder / _FACTS)
+        ids = read_ids(folder / _IDS)
+        if artifacts.file_sha256(folder / _IDS) != facts["ids_sha256"]:
+            raise InputError(f"{folder / _IDS} was changed after the index had been built; remove {folder}")
+        try:
+            return cls(_bm25s().BM25.load(str(folder), mmap=True, show_progress=False), ids, config)
+        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+            raise InputError(f"the BM25 index in {folder} cannot be read: {error}; remove it") from None
 
 
 @functools.cache
@@ -140,4 +151,5 @@ def _stop_words() -> frozenset[str]:
 def _bm25s() -> Any:
     import bm25s  # on first use: importing it touches a JAX device
 
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # the library sets it to DEBUG, whatever the root logger's level is
     return bm25s

@@ -6,6 +6,7 @@ its own generator, keyed by the seed and its id.
 
 import dataclasses
 import hashlib
+import math
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,6 +36,8 @@ class NegativesConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.lo < self.hi or self.n < 1:
             raise ValueError(f"ranks need 0 <= lo < hi and n at least 1; got lo={self.lo}, hi={self.hi}, n={self.n}")
+        if any(margin is not None and not math.isfinite(margin) for margin in (self.absolute_margin, self.relative_margin)):
+            raise ValueError(f"margins must be finite; got {self.absolute_margin}, {self.relative_margin}")
         if self.absolute_margin is not None and self.relative_margin is not None:
             raise ValueError("absolute_margin and relative_margin are two ways to say one thing; set one")
 

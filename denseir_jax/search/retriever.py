@@ -15,6 +15,7 @@ import numpy as np
 
 from denseir_jax.core import artifacts
 from denseir_jax.core.errors import InputError
+from denseir_jax.data.facts import build, read_facts
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokenizer import Tokenizer, load_tokenizer
 from denseir_jax.models import hf
@@ -134,7 +135,7 @@ def load_retriever(origin: str, template: TextTemplate | None = None) -> Retriev
                 f"run folder {folder} holds no {FOLDER}/{FACTS}: it has no retriever in it; expected a pretrain or finetune run"
             )
         return _load_own(folder, template)
-    if (folder / FACTS).exists() and artifacts.read_json(folder / FACTS)["towers"] == "tied":
+    if (folder / FACTS).exists() and read_facts(folder / FACTS, towers=str)["towers"] == "tied":
         return _load_own(folder.parent, template, folder.name)
     tower = _read_tower(folder)
     template = template or TextTemplate()
@@ -147,8 +148,8 @@ def load_retriever(origin: str, template: TextTemplate | None = None) -> Retriev
 
 
 def _load_own(run_folder: Path, template: TextTemplate | None, name: str = FOLDER) -> Retriever:
-    facts = artifacts.read_json(run_folder / name / FACTS)
-    own = TextTemplate(**facts["template"])
+    facts = read_facts(run_folder / name / FACTS, template=dict, similarity=str, towers=str, params_sha256=str)
+    own = build(TextTemplate, facts["template"], run_folder / name / FACTS)
     if template is not None and template != own:
         raise InputError(f"{run_folder} was trained with the template {own}; another one was asked for: {template}")
     if facts["similarity"] not in get_args(Similarity):

@@ -16,10 +16,13 @@ from jaxtyping import Float, Int
 from denseir_jax.core import artifacts
 from denseir_jax.core.console import say
 from denseir_jax.core.errors import InputError
+from denseir_jax.data.facts import read_facts
 from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.index import ExactIndex, Found, Index, Similarity, check_queries, unit
+from denseir_jax.search.quiet import quiet_library
 
 FACTS = "index.json"
+_FACTS = {"n": int, "dimension": int, "similarity": str, "leaves_to_search": int, "candidates": int, "k": int, "vectors_sha256": str}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +46,8 @@ class ScannConfig:
     def __post_init__(self) -> None:
         if self.min_points < 16:
             raise ValueError(f"min_points={self.min_points}: hashing needs at least 16 points")
+        if not 0 <= self.threshold < 1:
+            raise ValueError(f"threshold={self.threshold} must be in [0, 1)")
         if not 0 < self.recall <= 1 or self.sample < 1 or self.leaves < 0:
             raise ValueError(f"recall={self.recall} must be in (0, 1], sample={self.sample} positive, leaves={self.leaves} not negative")
 
@@ -66,7 +71,8 @@ class ScannIndex:
     def save(self, folder: Path) -> None:
         """Write a folder that can be moved or copied anywhere."""
         with artifacts.new_folder(folder.absolute()) as temporary:
-            self._searcher.serialize(str(temporary), relative_path=True)
+            with quiet_library():
+                self._searcher.serialize(str(temporary), relative_path=True)
             artifacts.write_json(temporary / FACTS, self.facts)
 
     @classmethod
@@ -76,9 +82,10 @@ class ScannIndex:
         Raises:
             InputError: no index there, or it cannot be read.
         """
-        facts = artifacts.read_json(folder / FACTS)
+        facts = read_facts(folder / FACTS, **_FACTS)
         try:
-            return cls(_scann().load_searcher(str(folder.absolute())), facts)
+            with quiet_library():
+                return cls(_scann().load_searcher(str(folder.absolute())), facts)
         except (RuntimeError, ValueError, OSError) as error:
             raise InputError(f"the ScaNN index in {folder} cannot be read: {error}") from None
 
@@ -105,9 +112,8 @@ def open_or_build(
             raise InputError(f"the index in {folder} was built from other vectors; remove it or use another folder")
         say(f"index: using the one in {folder} (recall@{index.facts['k']} {index.facts['recall']:.3f})")
         return index
-    index = build(vectors, similarity, queries, k, config, seed)
-    index.save(folder)
-    return index
+    build(vectors, similarity, queries, k, config, seed).save(folder)
+    return ScannIndex.load(folder)  # the one that a restart will search, not its twin in memory
 
 
 def build(
@@ -121,13 +127,14 @@ def build(
     leaves = min(config.leaves or max(round(math.sqrt(n)), 1), n // 16)
     k = min(k, n)
     say(f"index: building ScaNN over {n:,} x {dimension} vectors, {leaves} leaves")
-    searcher = (
+    plan = (
         scann.builder(matrix, k, "dot_product")
         .tree(num_leaves=leaves, num_leaves_to_search=leaves, training_sample_size=min(n, 250_000))
         .score_ah(2, anisotropic_quantization_threshold=config.threshold)
         .reorder(min(n, 4 * k))
-        .build()
     )
+    with quiet_library():
+        searcher = plan.build()
     chosen = np.sort(np.random.default_rng(seed).permutation(len(queries))[: config.sample])
     sample = check_queries(queries[chosen], dimension, similarity)
     exact, _ = ExactIndex(vectors, similarity).search(sample, k)

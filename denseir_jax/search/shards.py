@@ -13,6 +13,7 @@ import numpy as np
 
 from denseir_jax.core import artifacts, console, signals
 from denseir_jax.core.errors import InputError
+from denseir_jax.data.facts import output_of, read_facts
 from denseir_jax.data.records import Passage
 from denseir_jax.data.tokens import TokenStore
 from denseir_jax.search import embeddings
@@ -99,7 +100,7 @@ def encode_corpus(
     encoder, params = for_tower(retriever.passage, retriever, retriever.template.passage_length, batch_tokens)
     ids: list[str] = []
     digest, encoded = hashlib.sha256(), 0
-    before = sum(artifacts.read_json(path)["rows"] for path in folder.glob("[0-9]*.json"))
+    before = sum(embeddings.read_record(path)["rows"] for path in folder.glob("[0-9]*.json"))
     if before:
         console.say(f"encode: {before:,} vectors are already in {folder}")
     with console.Meter("encode", None if total is None else max(total - before, 0), "passages") as meter:
@@ -116,8 +117,18 @@ def encode_corpus(
     if process == 0:
         embeddings.finish(folder, ids, digest.hexdigest())
     _meet(processes, "finished")
-    facts = artifacts.read_json(folder / embeddings.FACTS)
+    facts = read_facts(folder / embeddings.FACTS, n=int, dimension=int)
     return {"n": facts["n"], "dimension": facts["dimension"], "shapes": sorted(map(list, encoder.shapes)), "encoded": encoded}
+
+
+def open_encoded(run_folder: str | Path, name: str, retriever: Retriever) -> Embeddings:
+    """Open the vectors of a finished encode run, in its folder `name`, as `open_for` does.
+
+    Raises:
+        InputError: the run has not finished, its files were changed since, or `open_for` refuses them.
+    """
+    facts = output_of(run_folder, f"{name}/{embeddings.FACTS}", ("encode",))  # it holds the hashes of all others
+    return open_for(facts.parent, retriever)
 
 
 def open_for(folder: Path, retriever: Retriever) -> Embeddings:

@@ -1,4 +1,5 @@
 import importlib.util
+import logging
 import math
 from collections import Counter
 from pathlib import Path
@@ -92,3 +93,35 @@ def test_the_demo_corpus_gives_the_known_figure() -> None:
     judge = pytrec_eval.RelevanceEvaluator(demo.qrels("test"), {"ndcg_cut.10"})
     values = judge.evaluate({query: dict(line) for query, line in ranking.items()})
     assert np.mean([value["ndcg_cut_10"] for value in values.values()]) == pytest.approx(0.750, abs=0.004)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"k1": float("nan")}, {"k1": -1.0}, {"k1": float("inf")}, {"b": 1.5}, {"b": -0.1}, {"b": float("nan")}]
+)
+def test_impossible_settings_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be in"):
+        Bm25Config(**settings)
+
+
+def test_the_librarys_debug_lines_stay_silent_whatever_the_root_logger_says(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "level", logging.DEBUG)
+    Bm25.build([Passage("a", "some text")], Bm25Config())
+    assert not [record for record in caplog.records if record.name == "bm25s"]
+
+
+def test_a_damaged_index_is_one_line(index: Bm25, tmp_path: Path) -> None:
+    index.save(tmp_path / "bm25")
+    facts, ids = tmp_path / "bm25" / "bm25.json", tmp_path / "bm25" / "ids.txt"
+    ids.write_text("".join(reversed(ids.read_text().splitlines(keepends=True))))
+    with pytest.raises(InputError, match=r"ids\.txt was changed"):
+        Bm25.load(tmp_path / "bm25")
+    facts.write_text("{}")
+    with pytest.raises(InputError, match=r"bm25\.json holds no usable 'config'"):
+        Bm25.load(tmp_path / "bm25")
+    index.save(tmp_path / "bm25")
+    for file in (tmp_path / "bm25").glob("*.npy"):
+        file.unlink()
+    with pytest.raises(InputError, match="cannot be read"):
+        Bm25.load(tmp_path / "bm25")

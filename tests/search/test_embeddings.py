@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from denseir_jax.core import artifacts
 from denseir_jax.core.errors import InputError
 from denseir_jax.search import embeddings
 from denseir_jax.search.embeddings import Embeddings
@@ -52,6 +53,9 @@ def test_damage_found_on_reading_is_refused_by_name(written: tuple[Path, np.ndar
     shard = np.load(folder / "00001.npy")
     shard[1, 0] = np.nan
     np.save(folder / "00001.npy", shard)
+    facts = artifacts.read_json(folder / "embeddings.json")
+    facts["shards"][1]["sha256"] = artifacts.file_sha256(folder / "00001.npy")  # as if it had been written so
+    artifacts.write_json(folder / "embeddings.json", facts)
     with pytest.raises(InputError, match="document '1' is not finite"):
         Embeddings.open(folder).whole()
     np.save(folder / "00001.npy", shard[:3])
@@ -62,8 +66,10 @@ def test_damage_found_on_reading_is_refused_by_name(written: tuple[Path, np.ndar
 def test_as_many_ids_as_vectors(written: tuple[Path, np.ndarray, list[str]]) -> None:
     folder, _, ids = written
     embeddings.write_ids(folder / "ids.txt", ids[:-1])
-    with pytest.raises(InputError, match="10 vectors for 9 ids"):
+    with pytest.raises(InputError, match=r"ids\.txt was changed"):
         Embeddings.open(folder)
+    with pytest.raises(InputError, match="10 vectors for 9 ids"):
+        Embeddings(ids[:-1], [np.zeros((10, 3), np.float32)], {})
     with pytest.raises(InputError, match="10 vectors for 9 documents"):
         embeddings.finish(folder, ids[:-1], "t")
 
@@ -84,3 +90,51 @@ def test_shards_of_two_models_never_mix(written: tuple[Path, np.ndarray, list[st
 def test_an_unfinished_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has not finished"):
         Embeddings.open(tmp_path)
+
+
+def test_a_changed_shard_is_refused_when_it_is_first_read(written: tuple[Path, np.ndarray, list[str]]) -> None:
+    folder, _, _ = written
+    shard = np.load(folder / "00001.npy")
+    np.save(folder / "00001.npy", shard[::-1])
+    read = Embeddings.open(folder)
+    assert read.rows(0, 4).shape == (4, 3) and read.take(np.array([9, 1])).shape == (2, 3)
+    for touch in (lambda: read.rows(3, 5), lambda: read.take(np.array([0, 7])), read.whole):
+        with pytest.raises(InputError, match=r"00001\.npy was changed after the vectors had been made"):
+            touch()
+
+
+@pytest.mark.parametrize("change", ["reversed", "gone", "not json", "not strings"])
+def test_ids_are_compared_with_their_hash(written: tuple[Path, np.ndarray, list[str]], change: str) -> None:
+    folder, _, ids = written
+    path = folder / "ids.txt"
+    path.unlink()
+    if change == "reversed":
+        embeddings.write_ids(path, ids[::-1])
+    elif change != "gone":
+        path.write_text("{\n" if change == "not json" else '"a"\n1\n')
+    said = {"reversed": "was changed", "gone": "does not exist", "not json": "not a list of ids", "not strings": "ids.txt:2: not an id"}
+    with pytest.raises(InputError, match=said[change]):
+        Embeddings.open(folder)
+
+
+@pytest.mark.parametrize("name", ["embeddings.json", "00000.json"])
+@pytest.mark.parametrize("content", ["{}", "[]", "", '{"n": "x", "model": {}}'])
+def test_facts_that_are_none_are_one_line(written: tuple[Path, np.ndarray, list[str]], name: str, content: str) -> None:
+    folder, _, _ = written
+    (folder / name).write_text(content)
+    with pytest.raises(InputError, match=name):
+        if name == "embeddings.json":
+            Embeddings.open(folder)
+        else:
+            embeddings.shard_finished(folder, 0, MODEL, "texts 0", 4)
+
+
+def test_a_shard_that_is_lost_or_cut_off_is_not_finished(written: tuple[Path, np.ndarray, list[str]]) -> None:
+    folder, _, _ = written
+    path = folder / "00000.npy"
+    path.write_bytes(path.read_bytes()[:-2])
+    assert not embeddings.shard_finished(folder, 0, MODEL, "texts 0", 4)
+    path.unlink()
+    assert not embeddings.shard_finished(folder, 0, MODEL, "texts 0", 4)
+    with pytest.raises(InputError, match=r"00000\.npy cannot be read"):
+        Embeddings.open(folder)

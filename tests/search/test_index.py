@@ -166,3 +166,23 @@ def test_without_scann_the_message_says_what_to_use(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(__import__("sys").modules, "scann.scann_ops.py", None)
     with pytest.raises(InputError, match="use index=exact"):
         scann_index.build(corpus(20, 4), "dot", np.ones((1, 4), np.float32), 5, ScannConfig(min_points=16), 0)
+
+
+def test_the_librarys_log_lines_stay_off_standard_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("scann")
+    vectors = corpus(300, 8)
+    index = scann_index.open_or_build(tmp_path / "index", vectors, "dot", vectors.whole()[:9], 5, ScannConfig(min_points=16), seed=0)
+    assert index.facts["kind"] == "scann"
+    assert all(line.startswith("index: ") for line in capfd.readouterr().err.splitlines())
+
+
+def test_a_damaged_index_is_one_line(tmp_path: Path) -> None:
+    artifacts.write_json(tmp_path / "index.json", {"n": 3})
+    with pytest.raises(InputError, match=r"index\.json holds no usable"):
+        ScannIndex.load(tmp_path)
+
+
+@pytest.mark.parametrize("threshold", [float("nan"), -1.0, 1.0])
+def test_an_impossible_threshold_is_refused(threshold: float) -> None:
+    with pytest.raises(ValueError, match="threshold"):
+        ScannConfig(threshold=threshold)

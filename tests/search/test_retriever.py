@@ -68,3 +68,12 @@ def test_a_run_without_a_retriever_is_refused(tmp_path: Path) -> None:
     run.finish({})
     with pytest.raises(InputError, match="has no retriever in it"):
         load_retriever(f"run:{run.path}")
+
+
+def test_facts_that_are_none_are_one_line(tmp_path: Path, run_folder: Path) -> None:
+    shutil.copytree(run_folder, tmp_path / "run")
+    for content in ({}, {"towers": "tied", "template": {"x": 1}, "similarity": "dot", "params_sha256": ""}):
+        artifacts.write_json(tmp_path / "run" / "encoder" / "denseir.json", content)
+        for origin in (f"run:{tmp_path / 'run'}", f"hf:{tmp_path / 'run' / 'encoder'}"):
+            with pytest.raises(InputError, match=r"denseir\.json holds no usable"):
+                load_retriever(origin)

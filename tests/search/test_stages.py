@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -177,3 +178,69 @@ def test_impossible_mining_is_refused() -> None:
         mine.MineConfig(depth=10, hi=20)
     with pytest.raises(ValueError, match="set one"):
         mine.MineConfig(absolute_margin=0.1, relative_margin=0.1)
+
+
+def test_a_kill_after_the_index_was_kept_gives_the_same_bytes(
+    dataset: Path, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder as a kill would leave it is copied away in the middle of a run, and finished by a second one."""
+    pytest.importorskip("scann")
+
+    def copy(name: str) -> None:
+        assert name == "mine_index"
+        shutil.copytree(tmp_path / "whole", tmp_path / "killed", ignore=shutil.ignore_patterns(".lock"))
+
+    monkeypatch.setattr(mine.failpoints, "reach", lambda name: copy(name) if name == "mine_index" else None)
+    keys = {"retriever": f"run:{run_folder}", "index": "scann", "scann": mine.ScannConfig(min_points=16, recall=0.5)}
+    mined(tmp_path / "whole", dataset, **keys)
+    monkeypatch.undo()
+    assert not (tmp_path / "killed" / mine.TRAINING_SET).exists()
+    mined(tmp_path / "killed", dataset, **keys)
+    for name in (mine.TRAINING_SET, mine.MINED, "metrics.json"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes()
+
+
+@pytest.fixture
+def encoded(dataset: Path, run_folder: Path, tmp_path: Path) -> Path:
+    execute(encode.stage, encode.EncodeConfig(retriever=f"run:{run_folder}", corpus=f"beir:{dataset}", shard_rows=32), tmp_path / "vectors")
+    return tmp_path / "vectors"
+
+
+def test_changed_embeddings_are_never_mined_from(dataset: Path, run_folder: Path, encoded: Path, tmp_path: Path) -> None:
+    keys = {"retriever": f"run:{run_folder}", "embeddings": str(encoded)}
+    ids = encoded / encode.VECTORS / "ids.txt"
+    before = ids.read_text()
+    ids.write_text("".join(reversed(before.splitlines(keepends=True))))
+    with pytest.raises(InputError, match=r"ids\.txt was changed"):
+        mined(tmp_path / "ids", dataset, **keys)
+    facts = encoded / encode.VECTORS / "embeddings.json"
+    known = artifacts.read_json(facts)
+    artifacts.write_json(facts, {**known, "ids_sha256": artifacts.file_sha256(ids)})  # changed together
+    with pytest.raises(InputError, match=r"embeddings\.json was changed"):
+        mined(tmp_path / "facts", dataset, **keys)
+
+
+def test_a_lost_shard_is_encoded_again(
+    dataset: Path, run_folder: Path, encoded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shard = encoded / encode.VECTORS / "00001.npy"
+    before = shard.read_bytes()
+    shard.unlink()
+    config = encode.EncodeConfig(retriever=f"run:{run_folder}", corpus=f"beir:{dataset}", shard_rows=32)
+    metrics = execute(encode.stage, config, encoded)
+    assert shard.read_bytes() == before and metrics["encoded"] == 32
+    assert "00001.npy cannot be read" in capsys.readouterr().err
+
+
+def test_a_changed_training_set_is_not_extended(dataset: Path, run_folder: Path, tmp_path: Path) -> None:
+    mined(tmp_path / "bm25", dataset)
+    path = tmp_path / "bm25" / mine.TRAINING_SET
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+    with pytest.raises(InputError, match=r"training_set\.jsonl was changed"):
+        mined(tmp_path / "both", dataset, retriever=f"run:{run_folder}", training_set=str(tmp_path / "bm25"))
+
+
+@pytest.mark.parametrize("keys", [{"seed": -1}, {"absolute_margin": float("nan")}, {"relative_margin": float("inf")}])
+def test_numbers_that_are_none_are_refused(keys: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"seed|margins"):
+        mine.MineConfig(**keys)

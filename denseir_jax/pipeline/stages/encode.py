@@ -9,16 +9,19 @@ from typing import Any, Literal
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage
 from denseir_jax.core.config import located, operational
-from denseir_jax.core.errors import ConfigError
+from denseir_jax.core.console import say
+from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data import sources
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokens import TokenStore
 from denseir_jax.parallel import mesh
+from denseir_jax.pipeline.stages import standard_input
 from denseir_jax.search import embeddings, shards
 from denseir_jax.search.retriever import folder_of, load_retriever
 
 VECTORS = "vectors"
+_MOST_ROWS = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,8 +47,8 @@ class EncodeConfig:
     on_bad_row: Literal["error", "skip"] = "error"
 
     def __post_init__(self) -> None:
-        if self.shard_rows < 1 or self.batch_tokens < 0:
-            raise ValueError(f"shard_rows={self.shard_rows} must be positive, batch_tokens={self.batch_tokens} not negative")
+        if not 1 <= self.shard_rows <= _MOST_ROWS or self.batch_tokens < 0:
+            raise ValueError(f"shard_rows={self.shard_rows} must be in [1, {_MOST_ROWS}], batch_tokens={self.batch_tokens} not negative")
 
 
 def given(template: TextTemplate) -> TextTemplate | None:
@@ -80,6 +83,16 @@ def inputs(config: EncodeConfig) -> Mapping[str, str | Path]:
     return {"retriever": folder_of(config.retriever), **texts}
 
 
+def complete(run: Run) -> bool:
+    """Whether every file of the vectors is there; a shard that was lost or cut off is encoded again."""
+    try:
+        embeddings.Embeddings.open(run.path / VECTORS)
+    except InputError as fault:
+        say(f"encode: {fault}")
+        return False
+    return standard_input.say_kept(run)
+
+
 stage = Stage(
     name="encode",
     config=EncodeConfig,
@@ -87,5 +100,6 @@ stage = Stage(
     inputs=inputs,
     summary="Encode a corpus into vectors with a trained retriever or a published model.",
     start=mesh.initialize,
+    complete=complete,
     collective=True,
 )

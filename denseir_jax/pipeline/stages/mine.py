@@ -1,4 +1,9 @@
-"""The stage `mine`: a training set with hard negatives, out of the rankings of BM25 or of a trained retriever."""
+"""The stage `mine`: a training set with hard negatives, out of the rankings of BM25 or of a trained retriever.
+
+The same command in the same folder gives the same bytes, after a kill too. In another folder it does so with
+``index="exact"`` and with BM25, but not with ScaNN: two builds of a ScaNN index over the same vectors differ a little, and so do
+rankings near the cut. The index is kept in the run folder and used again, never rebuilt to reproduce something.
+"""
 
 import dataclasses
 import json
@@ -8,13 +13,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from denseir_jax.core import artifacts, console
+from denseir_jax.core import artifacts, console, failpoints
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage
 from denseir_jax.core.config import located, operational
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data import sources
 from denseir_jax.data.examples import Example, read_examples, write_examples
+from denseir_jax.data.facts import output_of
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import Dataset, Ranking
 from denseir_jax.data.template import TextTemplate
@@ -38,7 +44,8 @@ class MineConfig(NegativesConfig):
     Attributes:
         dataset: source as format:path. split: whose judgments count. retriever: "bm25", run:DIR or hf:DIR.
         embeddings: a finished encode run of that retriever; without it the corpus is encoded here.
-        index: how vectors are searched. depth: passages retrieved a query. training_set: a finished mine run, or a
+        index: how vectors are searched: "exact" gives the same bytes everywhere, "scann" is faster on a large corpus and
+        gives the same bytes in this folder only. depth: passages retrieved a query. training_set: a finished mine run, or a
         .jsonl file, whose pools are kept beside the new one. pool: name of the new pool; "" is bm25 or mined.
     """
 
@@ -64,6 +71,8 @@ class MineConfig(NegativesConfig):
             raise ValueError(f"hi={self.hi} lies beyond depth={self.depth}, the number of passages retrieved")
         if self.retriever == "bm25" and self.embeddings:
             raise ValueError("embeddings are of no use to retriever=bm25")
+        if self.seed < 0:
+            raise ValueError(f"seed={self.seed} must not be negative")
 
     @property
     def pool_name(self) -> str:
@@ -120,8 +129,7 @@ def _earlier(config: MineConfig) -> dict[str, Example]:
         return {}
     path = Path(config.training_set)
     if path.is_dir():
-        artifacts.finished_run(path, ("mine",))
-        path = path / TRAINING_SET
+        path = output_of(path, TRAINING_SET, ("mine",))
     found = {example.query_id: example for example in read_examples(path, BadRows(config.on_bad_row))}
     if any(config.pool_name in example.negatives for example in found.values()):
         raise InputError(f"{path} already has negatives in the pool {config.pool_name!r}; name the new one by config.pool")
@@ -159,6 +167,7 @@ def _by_vectors(run: Run, dataset: Dataset, queries: Mapping[str, str], known: M
     else:
         folder = run.path / "index"
         index = scann_index.open_or_build(folder, passages, retriever.similarity, vectors, config.depth, config.scann, config.seed)
+        failpoints.reach("mine_index")
     ranking = to_ranking(list(queries), passages.ids, *index.search(vectors, config.depth))
     best = _positive_scores(retriever, passages, queries, vectors, known) if config.has_margin else None
     return Searched(ranking, best, {**index.facts, "params_sha256": retriever.params_sha256})
@@ -168,8 +177,7 @@ def _passages(run: Run, dataset: Dataset, retriever: Retriever) -> Embeddings:
     """The vectors of the corpus: those of the encode run that is named, or encoded here."""
     config: MineConfig = run.config
     if config.embeddings:
-        artifacts.finished_run(config.embeddings, ("encode",))
-        return shards.open_for(Path(config.embeddings) / VECTORS, retriever)
+        return shards.open_encoded(config.embeddings, VECTORS, retriever)
     chunks = shards.chunks_of_passages(dataset.corpus(), retriever, 16384)
     shards.encode_corpus(run.path / VECTORS, retriever, chunks, None, "float16", config.batch_tokens)
     return shards.open_for(run.path / VECTORS, retriever)
@@ -253,5 +261,6 @@ stage = Stage(
     config=MineConfig,
     run=run_mine,
     inputs=inputs,
-    summary="Mine hard negatives with BM25 or a trained retriever, and write a training set.",
+    summary="Mine hard negatives with BM25 or a trained retriever, and write a training set. With index=scann, the same in this folder"
+    " only: ScaNN builds differ from each other; index=exact gives the same bytes everywhere.",
 )

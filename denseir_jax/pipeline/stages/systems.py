@@ -8,7 +8,6 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from denseir_jax.core.artifacts import finished_run
 from denseir_jax.core.console import say
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.records import Dataset, Ranking
@@ -18,6 +17,7 @@ from denseir_jax.pipeline.stages.encode import VECTORS, EncodeConfig, given
 from denseir_jax.pipeline.stages.evaluate import EvaluateConfig
 from denseir_jax.search import shards
 from denseir_jax.search.bm25 import Bm25
+from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.encode import encode_queries
 from denseir_jax.search.index import ExactIndex, Index, to_ranking, unit
 from denseir_jax.search.retriever import load_retriever
@@ -70,21 +70,20 @@ class Dense:
     def __init__(self, config: EvaluateConfig, dataset: Dataset, folder: Path):
         self._config, self._folder = config, folder
         self._retriever = load_retriever(config.retriever, given(config.template))
-        self._vectors = shards.open_for(self._encoded(dataset), self._retriever)
+        self._vectors = self._open_vectors(dataset)
         self.ids = self._vectors.ids
         self._row = {document: row for row, document in enumerate(self.ids)}
         self._index: Index | None = None
 
-    def _encoded(self, dataset: Dataset) -> Path:
-        """The folder of the corpus's vectors: of the encode run that is named, or made here."""
+    def _open_vectors(self, dataset: Dataset) -> Embeddings:
+        """The corpus's vectors: of the encode run that is named, or made here."""
         if self._config.embeddings:
-            finished_run(self._config.embeddings, ("encode",))
-            return Path(self._config.embeddings) / VECTORS
+            return shards.open_encoded(self._config.embeddings, VECTORS, self._retriever)
         settings = EncodeConfig()
         chunks = shards.chunks_of_passages(dataset.corpus(), self._retriever, settings.shard_rows)
         folder = self._folder / VECTORS
         shards.encode_corpus(folder, self._retriever, chunks, None, settings.dtype, settings.batch_tokens)
-        return folder
+        return shards.open_for(folder, self._retriever)
 
     def rank(self, queries: Mapping[str, str]) -> tuple[Ranking, dict[str, Any]]:
         """As `Ranker.rank`."""

@@ -18,6 +18,9 @@ from denseir_jax.data.records import Qrels, Ranking, fault_of_id
 from denseir_jax.evals.ranking import ranked_positions
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+_MOST, _DIGITS = 2**31 - 1, 11  # of relevance; longer ones are not even turned into numbers
+_RANK = re.compile(r"[+]?[0-9]{1,9}")
+_LAST_RANK = 1 << 24  # beyond it float32, which rankings are sorted by, does not tell neighbours apart
 _BEIR_HEADER = ["query-id", "corpus-id", "score"]
 _LARGEST = float(np.finfo(np.float32).max)
 _RUN_LAYOUTS = "6 (TREC: query Q0 passage rank score tag) or 3 (MS MARCO: query passage rank)"
@@ -46,7 +49,7 @@ def read_run(path: str, bad: BadRows | None = None) -> RunFile:
 
     Raises:
         InputError: the file is empty, or has a bad row under the policy "error": wrong columns, a score that is no
-            finite float32, a rank below 1, a passage or (MS MARCO) a rank twice for one query.
+            finite float32, a rank below 1 or beyond float32, a passage or (MS MARCO) a rank twice for one query.
     """
     bad = bad or BadRows()
     found: dict[str, dict[str, float]] = {}
@@ -56,8 +59,8 @@ def read_run(path: str, bad: BadRows | None = None) -> RunFile:
         query, passage = cells[0], cells[2] if width == 6 else cells[1]
         score = _score(cells[4]) if width == 6 else _minus_rank(cells[2])
         if score is None:
-            what, expected = ("score", "a finite number") if width == 6 else ("rank", "a whole number from 1")
-            bad.bad(path, line, f"bad {what}", f" {cells[4 if width == 6 else 2]!r}; expected {expected}")
+            what, expected = ("score", "a finite number") if width == 6 else ("rank", f"a whole number from 1 to {_LAST_RANK}")
+            bad.bad(path, line, f"bad {what}", f" {_brief(cells[4 if width == 6 else 2])}; expected {expected}")
         elif passage in found.get(query, ()):
             bad.bad(path, line, "passage twice for one query", f": {passage!r} for query {query!r}; expected every passage once a query")
         elif width == 3 and score in ranks.get(query, ()):
@@ -88,33 +91,45 @@ def _score(text: str) -> float | None:
 
 
 def _minus_rank(text: str) -> float | None:
-    return -float(int(text)) if _INTEGER.fullmatch(text) and int(text) >= 1 else None
+    return -float(int(text)) if _RANK.fullmatch(text) and 1 <= int(text) <= _LAST_RANK else None
+
+
+def _brief(text: str) -> str:
+    """As it stands, but for the middle of something endless."""
+    return repr(text if len(text) <= 40 else f"{text[:20]}...{text[-10:]}")
+
+
+def _relevance(text: str) -> int | None:
+    return int(text) if _INTEGER.fullmatch(text) and len(text) <= _DIGITS and abs(int(text)) <= _MOST else None
 
 
 def read_qrels(path: str, bad: BadRows | None = None) -> Qrels:
     """Read judgments: TREC (4 columns), or 3 columns with or without the header of BEIR; plain or compressed.
 
-    Relevance is any integer. The same judgment again is counted and dropped.
+    Relevance is any integer of 32 bits. The same judgment again is counted and dropped.
 
     Raises:
         InputError: the file is empty, or has a bad row under the policy "error": wrong columns, a relevance that is no
-            integer, two different judgments of one passage for one query.
+            such integer, two different judgments of one passage for one query.
     """
     bad = bad or BadRows()
     qrels: Qrels = {}
     for line, cells, width in _rows(path, (4, 3), _QRELS_LAYOUTS, bad):
-        query, passage, value = cells[0], cells[-2], cells[-1]
+        query, passage, value = cells[0], cells[-2], _relevance(cells[-1])
         if width == 3 and not qrels and [cell.lower() for cell in cells] == _BEIR_HEADER:
             continue
         known = qrels.get(query, {}).get(passage)
-        if not _INTEGER.fullmatch(value):
-            bad.bad(path, line, "relevance is not an integer", f": {value!r}; expected {_expected_value(width, bool(qrels))}")
+        if value is None and _INTEGER.fullmatch(cells[-1]):
+            bad.bad(path, line, "relevance out of range", f": {_brief(cells[-1])}; expected {-_MOST} to {_MOST}")
+        elif value is None:
+            expected = _expected_value(width, bool(qrels))
+            bad.bad(path, line, "relevance is not an integer", f": {_brief(cells[-1])}; expected {expected}")
         elif known is None:
-            qrels.setdefault(query, {})[passage] = int(value)
-        elif known == int(value):
+            qrels.setdefault(query, {})[passage] = value
+        elif known == value:
             bad.count(path, "judgment repeated")
         else:
-            detail = f": {passage!r} for query {query!r} is {known} above and {int(value)} here; expected one value"
+            detail = f": {passage!r} for query {query!r} is {known} above and {value} here; expected one value"
             bad.bad(path, line, "judgments in conflict", detail)
     if not qrels:
         raise InputError(f"{shown(path)} holds no judgment; expected columns {_QRELS_LAYOUTS}")

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 
 from denseir_jax.core import artifacts
 from denseir_jax.core.errors import InputError
-from denseir_jax.evals.measures import judgments, parse_measures
+from denseir_jax.evals.measures import Measure, judgments, parse_measures
 from denseir_jax.evals.ranking import Order, Qrels, Run, ranked_ids
 
 PER_QUERY = "per_query.jsonl"
@@ -104,10 +104,12 @@ def evaluate(run: Run, qrels: Qrels, measures: Sequence[str], order: Order = "sc
         measures: in the grammar of `measures`. order: how to rank (see `ranking`).
         documents_known: the ids are known to be of one corpus, so a run without any judged document is merely bad.
     Raises:
-        InputError: no query id in common, no document id in common, an unknown measure, a NaN score, a repeated document.
+        InputError: no query id in common, no document id in common, no relevant judgment at all, an unknown measure, a NaN
+            score, a repeated document.
     """
     parsed = parse_measures(measures)
     _check_match(run, qrels, documents_known)
+    need_relevant(qrels, parsed)
     queries = tuple(qrels)
     values = np.zeros((len(parsed), len(queries)))
     for column, query in enumerate(queries):
@@ -123,6 +125,17 @@ def evaluate(run: Run, qrels: Qrels, measures: Sequence[str], order: Order = "sc
         has_positive=np.array([any(j > 0 for j in qrels[q].values()) for q in queries], dtype=bool),
         run_without_judgments=sum(q not in qrels for q in run),
     )
+
+
+def need_relevant(qrels: Qrels, measures: Sequence[Measure]) -> None:
+    """See that something can be found: else every measure is zero, whatever the run. (`Judged` asks for judgments alone.)
+
+    Raises:
+        InputError: no judgment of any query is relevant to any of the measures.
+    """
+    levels = [measure.level for measure in measures if measure.name != "Judged"]
+    if levels and not any(judgment >= min(levels) for judged in qrels.values() for judgment in judged.values()):
+        raise InputError(f"the qrels hold no relevant judgment ({min(levels)} or above) for any of {len(qrels):,} queries")
 
 
 def _check_match(run: Run, qrels: Qrels, documents_known: bool) -> None:

@@ -17,7 +17,7 @@ from denseir_jax.core.errors import InputError
 
 UNJUDGED = np.iinfo(np.int64).min
 _ALIASES = {"MRR": "RR", "NDCG": "nDCG", "MAP": "AP", "Precision": "P", "Recall": "R", "S": "Success"}
-_GRAMMAR = re.compile(r"(?P<name>[A-Za-z_]+)(?:\((?P<parameters>[^()]*)\))?(?:@(?P<cutoff>\d+))?")
+_GRAMMAR = re.compile(r"(?P<name>[A-Za-z_]+)(?:\((?P<parameters>[^()]*)\))?(?:@(?P<cutoff>[0-9]{1,9}))?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _parameters(name: str, text: str, whole: str) -> Iterator[tuple[str, Any]]:
     """``"rel=2,dcg='exp-log2'"`` -> ("rel", 2), ("dcg", "exp-log2")."""
     for part in filter(None, (p.strip() for p in text.split(","))):
         key, _, value = (p.strip().strip("'\"") for p in part.partition("="))
-        if key == "rel" and re.fullmatch(r"-?\d+", value) and name != "Judged":
+        if key == "rel" and re.fullmatch(r"-?[0-9]{1,9}", value) and name != "Judged":
             yield "rel", int(value)
         elif key == "dcg" and name == "nDCG" and value in ("log2", "exp-log2"):
             yield "dcg", value
@@ -160,6 +160,8 @@ def _gains(measure: Measure, values: np.ndarray) -> np.ndarray:
     if measure.rel is not None:
         return _relevant(measure, values)
     linear = np.maximum(values, 0).astype(np.float64)
+    if measure.dcg == "exp-log2" and linear.max(initial=0) > _MOST_EXPONENT:
+        raise InputError(f"{measure} takes 2 to the power of a judgment, and one is {linear.max():.0f}; expected at most {_MOST_EXPONENT}")
     return np.exp2(linear) - 1.0 if measure.dcg == "exp-log2" else linear
 
 
@@ -177,4 +179,5 @@ _FORMULAS: dict[str, Callable[[Measure, np.ndarray, np.ndarray], float]] = {
     "R_cap": _capped_recall,
     "Judged": _judged,
 }
+_MOST_EXPONENT = 900  # 2 to it, summed over any list, is still a finite float64
 _NEED_CUTOFF = ("R", "P", "Success", "R_cap", "Judged")

@@ -133,6 +133,9 @@ def test_qrels_layouts(tmp_path):
         ),
         (["query_id\tdoc_id\trel", "q\td\t1"], "1: relevance is not an integer: 'rel'"),
         (["q 0 d 1_0"], "1: relevance is not an integer"),
+        (["q 0 d 1", "q 0 e 2147483648"], "2: relevance out of range: '2147483648'; expected -2147483647 to 2147483647"),
+        (["q 0 d " + "9" * 23], "1: relevance out of range"),
+        (["q 0 d -" + "9" * 5000], r"1: relevance out of range: '-9{19}\.\.\.9{10}'; expected"),
         (["q\td\t1", "query-id\tcorpus-id\tscore"], "2: relevance is not an integer"),
         (["q 0 d 1", "q 0 d 2"], "2: judgments in conflict: 'd' for query 'q' is 1 above and 2 here"),
         (["q 0 d 1", "q d 1"], "2: wrong number of columns: 3; expected 4 as in the rows above"),
@@ -168,3 +171,12 @@ def test_real_qrels(name):
     assert (len(qrels), sum(map(len, qrels.values()))) == REAL[name]
     with open(FILES / name) as stream:
         assert qrels == pytrec_eval.parse_qrel(stream)
+
+
+def test_the_largest_relevance_and_rank_are_read(tmp_path):
+    assert read_qrels(write(tmp_path / "q", "q 0 d 2147483647", "q 0 e -2147483647")) == {"q": {"d": 2**31 - 1, "e": 1 - 2**31}}
+    assert read_run(write(tmp_path / "r", "q\td\t16777216")).ranking == {"q": [("d", -16777216.0)]}
+    for rank in ("16777217", "0", "-1", "9" * 5000):
+        with pytest.raises(InputError, match=r"r:1: bad rank .*; expected a whole number from 1 to 16777216") as caught:
+            read_run(write(tmp_path / "r", f"q\td\t{rank}"))
+        assert len(str(caught.value)) < 300

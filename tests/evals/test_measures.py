@@ -202,3 +202,25 @@ def test_per_query_file_round_trip(tmp_path):
     np.testing.assert_array_equal(read.in_run, evaluation.in_run)
     with pytest.raises(InputError, match="does not exist"):
         read_per_query(tmp_path / "absent.jsonl")
+
+
+def test_qrels_without_anything_relevant_are_refused():
+    with pytest.raises(InputError, match=r"no relevant judgment \(1 or above\) for any of 2 queries"):
+        evaluate({"q": [("a", 1.0)]}, {"q": {"a": 0}, "p": {"b": -1}}, ["RR"])
+    with pytest.raises(InputError, match=r"no relevant judgment \(2 or above\)"):
+        evaluate({"q": [("a", 1.0)]}, {"q": {"a": 1}}, ["RR(rel=2)"])
+    assert value({"q": [("a", 1.0)]}, {"q": {"a": 0}}, "Judged@1") == 1.0
+
+
+def test_a_gain_beyond_all_floats_is_refused():
+    run = {"q": [("a", 1.0), ("b", 0.5)]}
+    assert value(run, {"q": {"a": 900, "b": 900}}, "nDCG(dcg='exp-log2')") == pytest.approx(1.0)
+    assert value(run, {"q": {"a": 2**31 - 1}}, "nDCG") == 1.0
+    with pytest.raises(InputError, match="one is 2147483647; expected at most 900"):
+        evaluate(run, {"q": {"a": 2**31 - 1}}, ["nDCG(dcg='exp-log2')"])
+
+
+@pytest.mark.parametrize("text", ["RR@" + "9" * 5000, f"P(rel={'9' * 5000})@5", "RR@9999999999"])
+def test_endless_numbers_in_measures_are_refused(text):
+    with pytest.raises(InputError):
+        parse_measure(text)

@@ -135,6 +135,7 @@ def test_lineage_is_read_from_the_run_folder(tmp_path):
             "inputs": {"index": "sha256:" + "b" * 64},
             "index": {"recall": 0.98765},
             "identity": {"loss": 1},
+            "outputs": {},
         },
     )
     artifacts.write_json(tmp_path / "metrics.json", {"params_sha256": "c" * 64, "other": 3})

@@ -125,6 +125,10 @@ def test_ms_marco_run_without_scores(call):
         (files("foreign.run"), "no document id of the run is in the qrels (run: 'm1' ..., qrels: 'd1' ...)"),
         (files("nan.run"), "nan.run:1: bad score 'nan'; expected a finite number"),
         (files("twice.run"), "twice.run:2: passage twice for one query"),
+        (files(qrels="huge.qrels"), "huge.qrels:1: relevance out of range: '99999999999999999999999'; expected -2147483647 to 2147483647"),
+        (files(qrels="endless.qrels"), "endless.qrels:1: relevance out of range"),
+        (files("endless.run"), "endless.run:1: bad rank"),
+        (files(qrels="none.qrels"), "the qrels hold no relevant judgment (1 or above) for any of 2 queries"),
         (files(qrels="words.qrels"), "words.qrels:1: relevance is not an integer"),
         ((*files(), "--config.baseline=gone"), "gone does not exist"),
     ],
@@ -134,6 +138,10 @@ def test_bad_input_is_one_line_and_exit_code_2(call, arguments, said):
     Path("foreign.run").write_text("q1 Q0 m1 1 1.0 me\n")
     Path("nan.run").write_text("q1 Q0 d1 1 nan me\n")
     Path("twice.run").write_text("q1 Q0 d1 1 2.0 me\nq1 Q0 d1 2 1.0 me\n")
+    Path("huge.qrels").write_text("q1 0 d1 99999999999999999999999\n")
+    Path("endless.qrels").write_text(f"q1 0 d1 {'9' * 5000}\n")
+    Path("endless.run").write_text(f"q1\td1\t{'9' * 5000}\n")
+    Path("none.qrels").write_text("q1 0 d1 0\nq2 0 d5 -1\n")
     Path("words.qrels").write_text("q1 0 d1 yes\n")
     code, out, err = call(*arguments, "--workdir=w")
     assert code == 2 and out == ""
@@ -164,3 +172,11 @@ assert "jax" not in sys.modules
     done = subprocess.run([sys.executable, "-c", code, "--", *arguments], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["metrics"]["RR@10"] == pytest.approx(0.5)
+
+
+def test_a_baseline_that_was_changed_is_refused(call):
+    assert call(*files(), "--workdir=base")[0] == 0
+    path = Path("base/per_query.jsonl")
+    path.write_text(path.read_text().replace("0.5", "0.25"))
+    code, _, err = call(*files(), "--config.baseline=base", "--workdir=w")
+    assert code == 2 and "per_query.jsonl was changed" in err

@@ -16,11 +16,21 @@ from denseir_jax.core.config import identity, located
 from denseir_jax.core.console import say
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data import sources, trec, tsv
+from denseir_jax.data.facts import output_of
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import Qrels, Ranking
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.evals import table as tables
-from denseir_jax.evals.evaluation import AVERAGING, PER_QUERY, Averaging, Evaluation, evaluate, read_per_query, write_per_query
+from denseir_jax.evals.evaluation import (
+    AVERAGING,
+    PER_QUERY,
+    Averaging,
+    Evaluation,
+    evaluate,
+    need_relevant,
+    read_per_query,
+    write_per_query,
+)
 from denseir_jax.evals.hybrid import Normalisation
 from denseir_jax.evals.measures import parse_measures
 from denseir_jax.evals.significance import bootstrap_interval
@@ -71,6 +81,8 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         if self.depth < 1:
             raise ValueError(f"depth={self.depth} must be at least 1")
+        if self.seed < 0:
+            raise ValueError(f"seed={self.seed} must not be negative")
         if self.run and self.dataset:
             raise ValueError("run and dataset are both given; a run file is judged by qrels, a dataset by its own judgments")
         if self.retriever == "bm25" and (self.hybrid or self.embeddings):
@@ -154,6 +166,7 @@ def _rank(run: Run, config: EvaluateConfig, bad: BadRows) -> tuple[Ranking, Qrel
     qrels, texts = dataset.qrels(config.split), dataset.queries(config.split)
     if not texts:
         raise InputError(f"{config.dataset}: no query of the split {config.split!r} has a text; expected at least one")
+    need_relevant(qrels, parse_measures(config.measures))  # before the corpus is encoded
     ranker = systems.build(config, dataset, run.path)
     for warning in sources.check(dataset, config.split, ranker.ids).warnings():
         say(f"warning: {warning}")
@@ -167,10 +180,8 @@ def _table(run: Run, config: EvaluateConfig, evaluation: Evaluation) -> tables.T
     name = f"BM25 + {name}" if config.hybrid else name
     rows = {name: evaluation}
     if config.baseline:
-        folder = Path(config.baseline)
-        artifacts.finished_run(folder, ("evaluate",))
-        baseline = f"baseline {folder.name}"
-        rows = {baseline: read_per_query(folder / PER_QUERY), name: evaluation}
+        baseline = f"baseline {Path(config.baseline).name}"
+        rows = {baseline: read_per_query(output_of(config.baseline, PER_QUERY, ("evaluate",))), name: evaluation}
         return tables.make_table(rows, evaluation.measures, baseline, config.averaging)
     return tables.make_table(rows, evaluation.measures, averaging=config.averaging)
 

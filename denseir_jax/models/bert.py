@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from denseir_jax.models.dense import LayerNorm, Linear, apply, einsum, gelu, init_params
 from denseir_jax.models.dropout import keyed_dropout
+from denseir_jax.parallel.mesh import rows_over_devices, whole_on_devices
 
 # Dropout places. A layer owns SITES_PER_LAYER numbers from its stack's first site on; other stacks take other ranges.
 EMBEDDING_SITE = 0
@@ -101,9 +102,11 @@ class Embeddings(nn.Module):
         position = self.param("position", init, (c.max_length, c.hidden))
         kind = self.param("type", init, (c.types, c.hidden))
         # Types are few: a product with one-hot rows has a cheaper gradient than a scatter.
-        typed = kind[0] if types is None else jax.nn.one_hot(types, c.types, dtype=kind.dtype) @ kind
+        typed = kind[0] if types is None else einsum("blt,td->bld", jax.nn.one_hot(types, c.types, dtype=kind.dtype), kind, "float32")
+        # Cut as it is stored, the table would send a slice of every row's states from each device to each other one.
+        word = whole_on_devices(word)
         x = jnp.take(word, ids, axis=0, mode="clip") + position[: ids.shape[1]] + typed
-        return keyed_dropout(LayerNorm(c.eps, name="norm")(x), c.dropout, keys, site)
+        return rows_over_devices(keyed_dropout(LayerNorm(c.eps, name="norm")(x), c.dropout, keys, site))
 
 
 class Attention(nn.Module):
@@ -150,7 +153,7 @@ class Layer(nn.Module):
         self, x: Float[Array, "b l d"], site: Int[Array, ""], bias: Float[Array, "b _ _ l"], keys: Key[Array, " b"] | None
     ) -> tuple[Float[Array, "b l d"], Float[Array, "b l d"] | None]:
         x = Attention(self.config, name="attention")(x, bias, keys, site)
-        x = FeedForward(self.config, name="ffn")(x, keys, site + 2)
+        x = rows_over_devices(FeedForward(self.config, name="ffn")(x, keys, site + 2))
         return x, x if self.collect else None
 
 
@@ -183,7 +186,7 @@ class Layers(nn.Module):
         )(c, collect)
         nn.share_scope(self, stack)
         sites = first_site + SITES_PER_LAYER * jnp.arange(self.n)
-        out: tuple[Array, Array | None] = stack(x, sites, length_bias(length, x.shape[1], x.dtype), keys)
+        out: tuple[Array, Array | None] = stack(rows_over_devices(x), sites, length_bias(length, x.shape[1], x.dtype), keys)
         return out
 
 

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
-from denseir_jax.parallel.mesh import BATCH_AXES
+from denseir_jax.parallel.mesh import rows_over_devices
 
 Pair = tuple[jax.Array, jax.Array]  # (sum, count)
 
@@ -40,7 +39,7 @@ def in_batch_nll(
     Scores are float32 or wider. Candidates marked in `blocked` take no part, except a row's own target, which always does.
     Where a mesh is set, the score matrix is split by rows over the batch axes.
     """
-    scores = _rows_over_devices(_dot("bd,cd->bc", queries, candidates) / temperature)
+    scores = rows_over_devices(_dot("bd,cd->bc", queries, candidates) / temperature)
     return _ranked(scores, jnp.arange(candidates.shape[0]) == target[:, None], blocked)
 
 
@@ -60,7 +59,7 @@ def matches(known: Int[Array, "b p"], ids: Int[Array, " c"]) -> Bool[Array, "b c
         return found | ((column == ids) & (column >= 0))
 
     nothing = jnp.zeros((known.shape[0], ids.shape[0]), bool)
-    return _rows_over_devices(lax.fori_loop(0, known.shape[1], one, _rows_over_devices(nothing)))
+    return rows_over_devices(lax.fori_loop(0, known.shape[1], one, rows_over_devices(nothing)))
 
 
 def rank_metrics(found: Ranked) -> dict[str, Pair]:
@@ -88,11 +87,3 @@ def _ranked(scores: Array, is_target: Array, blocked: Array | None) -> Ranked:
         scores = jnp.where(blocked & ~is_target, -jnp.inf, scores)
     own = jnp.sum(jnp.where(is_target, scores, 0), axis=1)
     return Ranked(jax.nn.logsumexp(scores, axis=1) - own, jnp.sum(scores >= own[:, None], axis=1))
-
-
-def _rows_over_devices(x: Array) -> Array:
-    """Split by rows over the batch axes, where a mesh that has them is set."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or not set(BATCH_AXES) <= set(mesh.axis_names):
-        return x
-    return lax.with_sharding_constraint(x, P(BATCH_AXES, None))

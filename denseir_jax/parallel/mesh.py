@@ -10,8 +10,10 @@ import os
 from collections.abc import Iterator, Sequence
 
 import jax
+from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Shaped
 
 from denseir_jax.core.config import operational
 from denseir_jax.core.errors import ConfigError, InputError
@@ -97,6 +99,32 @@ def batch_shards(mesh: Mesh) -> int:
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Rows over the batch axes, everything else whole."""
     return NamedSharding(mesh, P(BATCH_AXES))
+
+
+def row_shards(rows: int, axes: Sequence[str] = BATCH_AXES) -> int:
+    """Into how many parts, over `axes` of the mesh in force (``jax.set_mesh``), `rows` are split; 1 where that is not to be.
+
+    1: no mesh is in force, it lacks the axes, the code runs on one device's share already, or the rows do not divide.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or not set(axes) <= set(mesh.axis_names) or not mesh.are_all_axes_auto:
+        return 1
+    shards = math.prod(mesh.shape[axis] for axis in axes)
+    return 1 if rows % shards else shards
+
+
+def rows_over_devices(x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+    """The same array, its rows split over the batch axes of the mesh in force and all else whole, its gradient alike.
+
+    Without it the compiler lays activations out as the parameters are, and every device computes a slice of all rows.
+    Nothing is done where `row_shards` is 1.
+    """
+    return x if row_shards(x.shape[0]) == 1 else lax.with_sharding_constraint(x, P(BATCH_AXES))
+
+
+def whole_on_devices(x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+    """The same array, all of it on every device of the mesh in force, its gradient alike."""
+    return x if row_shards(0, AXES) == 1 else lax.with_sharding_constraint(x, P())
 
 
 def check_batch(mesh: Mesh, batch_size: int, micro_batches: int) -> None:

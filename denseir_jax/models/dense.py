@@ -22,11 +22,13 @@ def einsum(spec: str, a: Float[Array, "..."], b: Float[Array, "..."], dtype: str
 
     Args:
         spec: as "bld,df->blf"; every letter appears in two of the three terms.
-        dtype: "float32" (inputs as they are, at least float32) or "bfloat16" (inputs rounded to it, forward and backward).
+        dtype: "float32" (inputs as they are, at least float32, not rounded on any device) or "bfloat16" (inputs
+            rounded to it, forward and backward).
     """
     if dtype == "bfloat16":
         return _rounded_einsum(spec, a.astype(jnp.float32), b.astype(jnp.float32))
-    return jnp.einsum(spec, wide(a), wide(b))
+    # By default accelerators would round float32 inputs to fewer bits.
+    return jnp.einsum(spec, wide(a), wide(b), precision=jax.lax.Precision.HIGHEST)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -6,7 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
+
+from denseir_jax.parallel.mesh import BATCH_AXES, row_shards
 
 _LANE = 128
 
@@ -30,10 +33,22 @@ def chunked_cross_entropy(
 
     Rows of `table` from `vocab_size` on are padding and take no part. Matrix products run in the dtype of `hidden`,
     everything else in float32 or wider. The backward pass makes each chunk of logits again: one more product.
+    Where a mesh is set, each device has its own labels and the whole table, whose gradient is summed over devices once.
     """
     if vocab_size > table.shape[0] or chunk < 1:
         raise ValueError(f"vocab_size={vocab_size} with a table of {table.shape[0]} rows, chunk={chunk}")
-    return TokenLosses(*_cross_entropy(hidden, table, bias, labels, vocab_size, _even_chunk(table.shape[0], chunk)))
+    width = _even_chunk(table.shape[0], chunk)
+    if row_shards(hidden.shape[0]) == 1:
+        return TokenLosses(*_cross_entropy(hidden, table, bias, labels, vocab_size, width))
+
+    def own_rows(hidden: Array, table: Array, bias: Array, labels: Array) -> tuple[Array, Array]:
+        # Cast before the loop over chunks, the gradient is summed after it; left to the compiler, it is at every chunk.
+        table, bias = lax.pcast((table, bias), BATCH_AXES, to="varying")
+        return _cross_entropy(hidden, table, bias, labels, vocab_size, width)
+
+    rows = P(BATCH_AXES)
+    on_devices = jax.shard_map(own_rows, in_specs=(rows, P(), P(), rows), out_specs=(rows, rows))
+    return TokenLosses(*on_devices(hidden, table, bias, labels))
 
 
 def mean(pair: tuple[Float[Array, ""], Float[Array, ""]]) -> Float[Array, ""]:
@@ -58,7 +73,7 @@ def _cross_entropy(
 def _forward(
     hidden: Array, table: Array, bias: Array, labels: Array, vocab_size: int, chunk: int
 ) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
-    n, accumulate = hidden.shape[0], jnp.promote_types(hidden.dtype, jnp.float32)
+    accumulate = jnp.promote_types(hidden.dtype, jnp.float32)
 
     def step(carry: Any, part: Array) -> tuple[Any, None]:
         top, total, of_label, best = carry
@@ -70,9 +85,9 @@ def _forward(
         first = jnp.where(logits == chunk_top[:, None], ids, table.shape[0]).min(-1)
         return (new_top, total, of_label, jnp.where(chunk_top > top, first, best)), None
 
-    low = jnp.full(n, jnp.finfo(accumulate).min, accumulate)
-    zero = jnp.zeros(n, accumulate)
-    start = (low, zero, zero, jnp.full(n, -1, jnp.int32))
+    low = jnp.full_like(labels, jnp.finfo(accumulate).min, accumulate)
+    zero = jnp.zeros_like(low)
+    start = (low, zero, zero, jnp.full_like(labels, -1, jnp.int32))
     (top, total, of_label, best), _ = lax.scan(step, start, _parts(table, chunk))
     logsumexp = top + jnp.log(total)
     return (logsumexp - of_label, (best == labels).astype(accumulate)), (hidden, table, bias, labels, logsumexp)
@@ -89,16 +104,22 @@ def _backward(vocab_size: int, chunk: int, saved: tuple[Array, ...], cotangent: 
         d_logits = (jnp.exp(logits - logsumexp[:, None]) - (ids == labels[:, None])) * weight
         narrow = d_logits.astype(hidden.dtype)
         rows = _rows(table, part, chunk).astype(hidden.dtype)
-        d_hidden = d_hidden + jnp.dot(narrow, rows, preferred_element_type=accumulate)
-        d_rows = jnp.dot(narrow.T, hidden, preferred_element_type=accumulate)
+        d_hidden = d_hidden + _product(narrow, rows)
+        d_rows = _product(narrow.T, hidden)
         return (d_hidden, _add_rows(d_table, d_rows, part, chunk), _add_rows(d_bias, d_logits.sum(0), part, chunk)), None
 
-    start = (jnp.zeros(hidden.shape, accumulate), jnp.zeros(table.shape, accumulate), jnp.zeros(bias.shape, accumulate))
+    start = tuple(jnp.zeros_like(x, accumulate) for x in (hidden, table, bias))
     (d_hidden, d_table, d_bias), _ = lax.scan(step, start, _parts(table, chunk))
     return d_hidden.astype(hidden.dtype), d_table.astype(table.dtype), d_bias.astype(bias.dtype), None
 
 
 _cross_entropy.defvjp(_forward, _backward)
+
+
+def _product(a: Array, b: Array) -> Array:
+    # By default accelerators would round float32 inputs to fewer bits.
+    precision = lax.Precision.DEFAULT if a.dtype == jnp.bfloat16 else lax.Precision.HIGHEST
+    return jnp.dot(a, b, precision=precision, preferred_element_type=jnp.promote_types(a.dtype, jnp.float32))
 
 
 def _parts(table: Array, chunk: int) -> Array:
@@ -124,6 +145,6 @@ def _logits(hidden: Array, table: Array, bias: Array, part: Array, vocab_size: i
     accumulate = jnp.promote_types(hidden.dtype, jnp.float32)
     ids = (_start(table, part, chunk) + jnp.arange(chunk, dtype=jnp.int32))[None]
     rows = _rows(table, part, chunk).astype(hidden.dtype)
-    logits = jnp.dot(hidden, rows.T, preferred_element_type=accumulate) + _rows(bias, part, chunk).astype(accumulate)
+    logits = _product(hidden, rows.T) + _rows(bias, part, chunk).astype(accumulate)
     shown = (ids >= part * chunk) & (ids < vocab_size)
     return jnp.where(shown, logits, jnp.finfo(accumulate).min), jnp.where(shown, ids, -1)

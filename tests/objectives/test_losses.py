@@ -1,14 +1,18 @@
 """The streamed vocabulary loss against the plain one, in values, gradients and memory."""
 
+import re
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 from scipy.special import log_softmax
 
 from denseir_jax.objectives import losses
+from denseir_jax.parallel import mesh as meshes
 
 
 def data(n: int, d: int, vocab: int, rows: int, dtype: Any = np.float32) -> tuple[jax.Array, ...]:
@@ -93,6 +97,37 @@ def test_logits_never_exist_at_once() -> None:
     whole = n * vocab * 4
     assert temporary(lambda h, t, b: plain(h, t, b, labels, vocab)) >= whole
     assert temporary(lambda h, t, b: losses.chunked_cross_entropy(h, t, b, labels, vocab, 1024).nll) < whole / 4
+
+
+def on(shape: tuple[int, int, int]) -> tuple[Any, str]:
+    """Loss and gradients on a mesh, and the compiled text; labels split by rows, the table as its rule says."""
+    hidden, table, bias, labels = data(48, 16, 700, 768)
+    weights = jnp.asarray(np.random.default_rng(1).random(48), jnp.float32)
+    mesh = meshes.make(meshes.MeshConfig(*shape), jax.devices()[: int(np.prod(shape))])
+    specs = P(meshes.BATCH_AXES), P("tensor", "fsdp"), P("tensor"), P(meshes.BATCH_AXES)
+    with jax.set_mesh(mesh):
+        args = [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip((hidden, table, bias, labels), specs, strict=True)]
+
+        def loss(h: jax.Array, t: jax.Array, b: jax.Array, at: jax.Array) -> jax.Array:
+            return (losses.chunked_cross_entropy(h, t, b, at, 700, 128).nll * weights).sum()
+
+        compiled = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2))).lower(*args).compile()
+        return jax.tree.map(np.asarray, compiled(*args)), compiled.as_text()
+
+
+@pytest.mark.parametrize("shape", [(8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 1, 8)])
+def test_devices_sum_the_tables_gradient_once(shape: tuple[int, int, int]) -> None:
+    (value, gradients), _ = on((1, 1, 1))
+    (spread_value, spread_gradients), text = on(shape)
+    np.testing.assert_allclose(spread_value, value, rtol=1e-6)
+    for got, want in zip(spread_gradients, gradients, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max(), rtol=0)
+    inside, entry = text.split("\nENTRY ")
+    assert " while(" in entry
+    assert not re.search(r" (all-reduce|all-gather|all-to-all|collective-permute)(-start)?\(", inside), (
+        "no talk within the loop over chunks"
+    )
+    assert len(re.findall(r" all-reduce(?:-start)?\(", entry)) <= 3
 
 
 def test_no_labels_cost_nothing() -> None:

@@ -83,7 +83,7 @@ def draw(
 def given(ids: Int[Array, "b l"], labels: Int[Array, "b l"]) -> Masked:
     """Rows masked elsewhere: `labels` over the whole length, negative where there is nothing to predict."""
     known = labels >= 0
-    positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
+    positions = jnp.broadcast_to(jnp.arange(ids.shape[1], dtype=jnp.int32), ids.shape)
     return Masked(ids, positions, jnp.where(known, labels, 0), known.astype(jnp.float32))
 
 
@@ -92,7 +92,7 @@ def word_sizes(
 ) -> Int[Array, "b l"]:
     """Tokens of the word that starts at a position; 0 where no maskable word starts. A special id is a word of its own."""
     width = ids.shape[1]
-    at = jnp.arange(width)
+    at = jnp.arange(width, dtype=jnp.int32)
     text = (at >= 1) & (at < length[:, None] - 1)
     special = (ids[..., None] == jnp.asarray(special_ids)).any(-1)
     after_special = jnp.pad(special[:, :-1], ((0, 0), (1, 0)))
@@ -136,14 +136,14 @@ def _permutation(bits: Shaped[Array, " l"]) -> Int[Array, " l"]:
 
 def _spread(taken: Bool[Array, "b l"], words: Int[Array, "b l"]) -> Bool[Array, "b l"]:
     """Every token of the taken words: those before the end of the last taken word that starts at or before them."""
-    at = jnp.arange(words.shape[1])
+    at = jnp.arange(words.shape[1], dtype=jnp.int32)
     end = lax.cummax(jnp.where(taken, at + words, 0), axis=1)
     return at < end
 
 
 def _gather(ids: Int[Array, "b l"], masked: Int[Array, "b l"], chosen: Bool[Array, "b l"], slots: int) -> Masked:
     """The chosen positions in rising order, in `slots` places a row."""
-    at = jnp.arange(ids.shape[1])
+    at = jnp.arange(ids.shape[1], dtype=jnp.int32)
     order = jnp.sort(jnp.where(chosen, at, ids.shape[1]), axis=1)[:, :slots]
     used = order < ids.shape[1]
     positions = jnp.where(used, order, 0)

@@ -137,6 +137,36 @@ def test_bfloat16_products_give_a_float32_loss_near_float32s() -> None:
     assert rough.dtype == jnp.float32 and 0 < abs(float(rough - exact)) < 0.05
 
 
+@pytest.mark.parametrize("objective", [mlm(), condenser()])
+def test_float64_parameters_give_float64_sums(objective: Any) -> None:
+    params, drop = params_of(objective), jax.vmap(jax.random.key)(jnp.arange(6, dtype=jnp.uint32))
+    narrow = quick(lambda p, rows, keys: objective.per_row(p, rows, keys, True))(params, ROWS, drop)
+    with jax.enable_x64(True):
+        wide_params = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), jnp.float64), params)
+        wide = quick(lambda p, rows, keys: objective.per_row(p, rows, keys, True))(wide_params, ROWS, drop)
+        masked = objective.masked(ROWS)
+        assert {x.dtype for x in (masked.ids, masked.positions, masked.labels)} == {jnp.dtype(jnp.int32)}
+        assert wide[0]["cls"].dtype == jnp.float64
+        assert all(total.dtype == jnp.float64 for name, (total, _) in wide[1].items() if name.endswith("mlm"))
+    for got, want in zip(jax.tree.leaves(wide), jax.tree.leaves(narrow), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_float32_products_keep_their_bits_and_bfloat16_ones_are_fast() -> None:
+    """Forward and backward, as an accelerator is told: its own default would round float32 inputs."""
+
+    def products(dtype: str) -> list[str]:
+        objective = condenser(context(dtype=dtype))
+        params = jax.eval_shape(objective.init, jax.random.key(0))
+        gradient = jax.jit(jax.grad(lambda p: evaluate(objective, False, p, ROWS)[0]))
+        text = gradient.trace(params).lower(lowering_platforms=("cuda",)).as_text()
+        return [line for line in text.splitlines() if "dot_general" in line]
+
+    exact, fast = products("float32"), products("bfloat16")
+    assert len(exact) > 20 and all("precision = [HIGHEST, HIGHEST]" in line for line in exact)
+    assert len(fast) > 20 and all("bf16" in line and "HIGHEST" not in line for line in fast)
+
+
 def test_defaults_are_the_recipe() -> None:
     built = CondenserConfig().build(context(layers=6))
     assert isinstance(built, Bottleneck)

@@ -2,9 +2,12 @@
 
 Micro-batching encodes slices of the batch one after another under ``jax.checkpoint`` inside one differentiable
 expression, and rows meet only afterwards, in ``over_batch``: loss and gradients are those of the whole batch for every
-objective, contrastive ones included. There is no gradient cache and no other kind of accumulation.
+objective, contrastive ones included. There is no gradient cache and no other kind of accumulation. On a mesh of the data
+axis alone gradients are summed over devices once a step; with fsdp or tensor, where parameters are gathered and gradients
+scattered layer by layer, once a micro-batch.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,13 +49,30 @@ def make_loss(
 def _by_micro_batch(
     objective: Objective, mesh: Mesh, n: int, train: bool, params: Any, batch: Batch, keys: jax.Array | None
 ) -> tuple[Any, Any]:
-    shards = meshes.batch_shards(mesh)
-    spread = NamedSharding(mesh, P(None, meshes.BATCH_AXES))
+    per_row = functools.partial(objective.per_row, train=train)
+    if mesh.size == 1 or mesh.size != mesh.shape["data"]:
+        return _in_turn(per_row, n, mesh, params, batch, keys)
+
+    # Where every device holds all parameters, each takes its own rows in turn, and gradients are summed over devices once.
+    def own_rows(params: Any, batch: Batch, keys: jax.Array | None) -> tuple[Any, Any]:
+        vectors, sums = _in_turn(per_row, n, None, params, batch, keys)
+        return vectors, jax.tree.map(lambda x: x[None], sums)
+
+    rows = P(meshes.BATCH_AXES)
+    on_devices = jax.shard_map(own_rows, mesh=mesh, in_specs=(P(), rows, rows), out_specs=(rows, rows), check_vma=False)
+    vectors, sums = on_devices(params, dict(batch), keys)
+    return vectors, jax.tree.map(lambda x: x.sum(0), sums)
+
+
+def _in_turn(per_row: Callable[..., Any], n: int, mesh: Mesh | None, params: Any, batch: Batch, keys: jax.Array | None) -> tuple[Any, Any]:
+    """The rows in `n` slices, one after another. `mesh`: over which they are split; None: they are one device's own."""
+    shards = 1 if mesh is None else meshes.batch_shards(mesh)
 
     # Each micro-batch takes an equal share of every device's rows, so that all devices work on each.
     def split(x: jax.Array) -> jax.Array:
         share = x.reshape(shards, n, x.shape[0] // (shards * n), *x.shape[1:])
-        return jax.lax.with_sharding_constraint(jnp.swapaxes(share, 0, 1).reshape(n, x.shape[0] // n, *x.shape[1:]), spread)
+        parts = jnp.swapaxes(share, 0, 1).reshape(n, x.shape[0] // n, *x.shape[1:])
+        return parts if mesh is None else jax.lax.with_sharding_constraint(parts, NamedSharding(mesh, P(None, meshes.BATCH_AXES)))
 
     def join(x: jax.Array) -> jax.Array:
         share = x.reshape(n, shards, x.shape[1] // shards, *x.shape[2:])
@@ -61,7 +81,7 @@ def _by_micro_batch(
     @jax.checkpoint
     def one(rows_and_keys: tuple[Batch, jax.Array | None]) -> tuple[Any, Any]:
         rows, chunk_keys = rows_and_keys
-        return objective.per_row(params, rows, chunk_keys, train)
+        return per_row(params, rows, chunk_keys)
 
     vectors, sums = jax.lax.map(one, jax.tree.map(split, (dict(batch), keys)))
     return jax.tree.map(join, vectors), jax.tree.map(lambda x: x.sum(0), sums)

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 from denseir_jax.core import artifacts, console
 from denseir_jax.core.config import parse
 from denseir_jax.core.errors import InputError
+from denseir_jax.data.facts import output_of
 from denseir_jax.data.tokenizer import load_tokenizer
 from denseir_jax.models import hf
 from denseir_jax.models.bert import EncoderConfig
@@ -66,7 +67,8 @@ def load(init_from: str | None) -> WarmStart | None:
         return WarmStart(init_from, read.encoder, read.embedder, load_tokenizer(folder).sha256, leaves)
     manifest = artifacts.finished_run(folder, ("pretrain", "finetune"))
     encoder, embedder = parse(EncoderConfig, manifest["encoder"], "encoder"), parse(EmbedderConfig, manifest["embedder"], "embedder")
-    return WarmStart(init_from, encoder, embedder, manifest["tokenizer_sha256"], load_file(folder / PARAMS))
+    leaves = load_file(output_of(folder, PARAMS, ("pretrain", "finetune")))
+    return WarmStart(init_from, encoder, embedder, manifest["tokenizer_sha256"], leaves)
 
 
 def save_params(folder: Path, leaves: Mapping[str, np.ndarray]) -> None:

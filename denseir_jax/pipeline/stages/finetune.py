@@ -5,13 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from denseir_jax.core import artifacts, console
+from denseir_jax.core import console
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage, execute
 from denseir_jax.core.config import located, operational
 from denseir_jax.core.errors import ConfigError
+from denseir_jax.data.facts import output_of
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.sources import read_dataset
+from denseir_jax.objectives.contrastive import EXAMPLES
 from denseir_jax.parallel import mesh
 from denseir_jax.pipeline.stages import mine as mining
 from denseir_jax.pipeline.stages import training
@@ -55,14 +57,13 @@ def run_finetune(run: Run) -> Mapping[str, Any]:
 
 
 def open_training_set(run: Run, config: FinetuneConfig) -> Path:
-    """The folder of a training set: the one named, or one mined under ``negatives/``."""
+    """The file of a training set: of the mine run that is named, or of one made under ``negatives/``."""
     if config.training_set:
-        artifacts.finished_run(config.training_set, ("mine",))
-        return Path(config.training_set)
+        return output_of(Path(config.training_set), EXAMPLES, ("mine",))
     settings = dataclasses.replace(config.mine, dataset=config.dataset, split=config.split, seed=config.seed, on_bad_row=config.on_bad_row)
     with mesh.first_process_first():
         execute(mining.stage, settings, run.path / "negatives", process=0 if run.primary else 1)
-    return run.path / "negatives"
+    return output_of(run.path / "negatives", EXAMPLES, ("mine",))
 
 
 def make_probe(config: FinetuneConfig, parts: training.Parts, objective: Any) -> probes.Probe:

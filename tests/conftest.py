@@ -6,9 +6,14 @@ from pathlib import Path
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+from launching import QUICK_XLA
+
+os.environ.setdefault("XLA_FLAGS", QUICK_XLA)
+
 import jax
 import pytest
 
+jax.config.update("jax_disable_most_optimizations", True)  # tests compile much and compute little
 jax.config.update("jax_num_cpu_devices", 8)
 
 

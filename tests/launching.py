@@ -15,7 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 
 
-# Compiled fast rather than for speed. A flag that XLA does not know ends the process, so it is given where it was tried.
+# Tests compile much and compute little. A flag that XLA does not know ends the process, so it is given where it was tried.
 QUICK_XLA = "--xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else ""
 
 

@@ -63,13 +63,17 @@ class Checkpoints:
         """The state (placed as `abstract` says: shapes, dtypes, shardings) and meta of a step, the newest by default.
 
         Raises:
-            InputError: the checkpoint's tensors do not fit the model that the config describes.
+            InputError: a file of the checkpoint is damaged, or its tensors do not fit the model that the config describes.
         """
+        step = self.latest if step is None else step
         try:
             loaded = self._files.load_checkpointables(step, {"state": abstract, "meta": None})
-        except (ValueError, KeyError, TypeError) as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(f"checkpoint {step or self.latest} in {self._files.directory} does not fit this config: {reason}") from error
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            folder = Path(self._files.directory) / str(step)
+            raise InputError(
+                f"checkpoint {folder} cannot be restored: it is damaged, or its tensors do not fit this config; "
+                f"remove that folder to go on from the checkpoint before it, if there is one"
+            ) from error
         return loaded["state"], loaded["meta"]
 
     def close(self) -> None:

@@ -1,0 +1,81 @@
+"""Checkpoints: what is saved is the state as it was, and what cannot be read is said in one line."""
+
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from denseir_jax.core.errors import InputError
+from denseir_jax.parallel import mesh as meshes
+from denseir_jax.parallel import sharding
+from denseir_jax.parallel.mesh import MeshConfig
+from denseir_jax.train import state as states
+from denseir_jax.train.checkpoint import Checkpoints, abstract
+
+
+def make(shape: MeshConfig, devices: int, rows: int = 512):
+    """A state of 4 * rows * 1024 bytes on a mesh, and its shardings."""
+    mesh = meshes.make(shape, jax.devices()[:devices])
+    params = {"mlm_head": {"table": jnp.asarray(np.random.default_rng(0).normal(size=(rows, 1024)), jnp.float32)}}
+    state = states.create(params, optax.identity(), 3)
+    shardings = sharding.of_state(jax.eval_shape(lambda: state), mesh)
+    return jax.device_put(state, shardings), shardings
+
+
+@pytest.mark.parametrize("shape, devices", [(MeshConfig(), 1), (MeshConfig(data=2, fsdp=2, tensor=2), 8)])
+def test_what_is_written_in_the_background_is_the_state_when_it_was_saved(tmp_path, shape, devices):
+    """Training goes on in the same memory, which is given back, while the writer works."""
+    state, shardings = make(shape, devices, rows=4096)
+    further = jax.jit(lambda s: states.State(s.step + 1, jax.tree.map(lambda x: x + 1, s.params), s.opt_state, s.rng), donate_argnums=0)
+    files, saved = Checkpoints(tmp_path / "c", keep_last=3), {}
+    for number in (1, 2, 3):
+        state = further(state)
+        saved[number] = np.array(state.params["mlm_head"]["table"], copy=True)
+        files.save(state, number, {"step": number})
+        for _ in range(4):
+            state = further(state)
+    files.wait()
+    for number, table in saved.items():
+        found, meta = files.restore(abstract(state, shardings), number)
+        assert np.array_equal(np.asarray(found.params["mlm_head"]["table"]), table)
+        assert meta == {"step": number} and jnp.array_equal(jax.random.key_data(found.rng), jax.random.key_data(states.keys(3)[1]))
+        assert found.params["mlm_head"]["table"].sharding == shardings.params["mlm_head"]["table"]
+    files.close()
+
+
+def damage_files(folder):
+    for file in (folder / "state").rglob("*"):
+        if file.is_file():
+            file.write_bytes(file.read_bytes()[:20])
+
+
+@pytest.mark.parametrize("damage", [damage_files, lambda folder: shutil.rmtree(folder / "state")])
+def test_a_damaged_checkpoint_is_named_and_without_it_the_one_before_is_there(tmp_path, damage):
+    state, shardings = make(MeshConfig(), 1)
+    files = Checkpoints(tmp_path / "c", keep_last=2)
+    for number in (1, 2):
+        files.save(state, number, {"step": number})
+    files.close()
+    damage(tmp_path / "c" / "2")
+    files = Checkpoints(tmp_path / "c", keep_last=2)
+    with pytest.raises(InputError, match=r"checkpoint .*/2 cannot be restored: it is damaged.* remove that folder"):
+        files.restore(abstract(state, shardings))
+    files.close()
+    shutil.rmtree(tmp_path / "c" / "2")
+    files = Checkpoints(tmp_path / "c", keep_last=2)
+    assert files.restore(abstract(state, shardings))[1] == {"step": 1}
+    files.close()
+
+
+def test_tensors_of_another_model_are_refused(tmp_path):
+    state, _ = make(MeshConfig(), 1)
+    files = Checkpoints(tmp_path / "c", keep_last=1)
+    files.save(state, 1, {"step": 1})
+    files.wait()
+    other, shardings = make(MeshConfig(), 1, rows=256)
+    with pytest.raises(InputError, match="its tensors do not fit this config"):
+        files.restore(abstract(other, shardings))
+    files.close()

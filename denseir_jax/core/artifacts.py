@@ -98,8 +98,13 @@ class Run:
                 shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
         if self.primary:
             self.path.mkdir(parents=True, exist_ok=True)
-            write_json(self.path / CONFIG, self._record())
+            if not (self.path / MANIFEST).exists():  # a finished run keeps the config that it was made with
+                self.describe()
         return self
+
+    def describe(self) -> None:
+        """Write ``config.json``."""
+        write_json(self.path / CONFIG, self._record())
 
     def _lock(self) -> None:
         """Hold the folder until `close`, or the end of the process: two runs in one folder would spoil each other's files."""

@@ -61,6 +61,7 @@ def execute(stage: Stage, settings: Any, workdir: Path, overwrite: bool = False,
             return metrics
         if run.primary:
             (run.path / artifacts.MANIFEST).unlink(missing_ok=True)
+            run.describe()
         return stage.run(run)
     finally:
         run.close()

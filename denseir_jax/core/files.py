@@ -13,6 +13,8 @@ import numpy as np
 
 from denseir_jax.core.errors import InputError
 
+_MODE = 0o644  # some libraries write files that only their owner can read
+
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all: temporary name, fsync, rename."""
@@ -61,6 +63,7 @@ def new_file(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
+        temporary.chmod(_MODE)
         with open(temporary, "rb") as stream:
             os.fsync(stream.fileno())
         os.replace(temporary, path)
@@ -80,6 +83,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         yield temporary
         for file in temporary.rglob("*"):
             if file.is_file():
+                file.chmod(_MODE)
                 with open(file, "rb") as stream:
                     os.fsync(stream.fileno())
         if path.exists():

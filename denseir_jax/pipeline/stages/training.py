@@ -164,7 +164,7 @@ def train_and_export(
     failpoints.reach("export")
     metrics: dict[str, Any] = {"step": step, "params_sha256": artifacts.arrays_sha256(leaves), **last}
     if run.primary:
-        export(run, parts, objective, leaves)
+        metrics["retriever_sha256"] = export(run, parts, objective, leaves)  # what encode and evaluate call params_sha256
         failpoints.reach("finish")
         outputs = (warm_start.PARAMS, *sorted(folder.name for folder in run.path.glob("encoder*") if folder.is_dir()))
         shape = {"encoder": plain(parts.context.encoder), "embedder": plain(parts.context.embedder)}
@@ -173,10 +173,13 @@ def train_and_export(
     return metrics
 
 
-def export(run: Run, parts: Parts, objective: Objective, leaves: Mapping[str, Any]) -> None:
-    """Write all parameters, and the retriever alone: the towers that the objective names, without heads and decoders."""
+def export(run: Run, parts: Parts, objective: Objective, leaves: Mapping[str, Any]) -> str:
+    """Write all parameters, and the retriever alone: the towers that the objective names, without heads and decoders.
+
+    Returns the hash of the retriever's parameters, by which its vectors are known.
+    """
     warm_start.save_params(run.path, leaves)
-    retriever.save_retriever(
+    return retriever.save_retriever(
         run.path,
         towers=objective.towers(nested(dict(leaves))),
         encoder=parts.context.encoder,
@@ -189,4 +192,7 @@ def export(run: Run, parts: Parts, objective: Objective, leaves: Mapping[str, An
 
 def has_all_steps(run: Run) -> bool:
     """Whether a finished training run already has the steps that the config asks for."""
-    return bool(artifacts.read_json(run.path / "metrics.json")["step"] >= run.config.steps)
+    done = artifacts.read_json(run.path / "metrics.json")["step"]
+    if done > run.config.steps:
+        console.say(f"{run.stage}: {run.path} has {done} steps, more than the {run.config.steps} asked for; it stays as it is")
+    return bool(done >= run.config.steps)

@@ -87,7 +87,7 @@ def scratch(steps=lambda steps: steps):
             summary="A short description of an article must find its extract among 10,033. Everything was trained here, from nothing.",
             attribution=ATTRIBUTION,
         ),
-        pretrain=pretrain(LAYERS, steps(550), CONDENSER_WEIGHT),
+        pretrain=pretrain(LAYERS, steps(800), CONDENSER_WEIGHT),
         no_pretrain=finetune(LAYERS, steps(100)),
         control=Control("embeddings only (control)", pretrain(0, steps(600), 0.0), finetune(0, steps(100))),
     )
@@ -96,11 +96,11 @@ def scratch(steps=lambda steps: steps):
 def warm():
     """From a published encoder: no pre-training, its own tokenizer and shape, longer texts."""
     tuned = dataclasses.replace(
-        finetune(6, 60), batch_size=64, optimizer=OptimizerConfig(lr=5e-5), cadence=Cadence(log=5, save=20, probe=0)
+        finetune(6, 40), batch_size=64, optimizer=OptimizerConfig(lr=5e-5), cadence=Cadence(log=5, save=20, probe=0)
     )
     return two_stage(
         DATASET,
-        PrepareConfig(template=dataclasses.replace(TEMPLATE, query_length=32, passage_length=64)),
+        PrepareConfig(template=dataclasses.replace(TEMPLATE, query_length=24, passage_length=48)),
         tuned,
         MineConfig(depth=50, hi=50, n=10),
         MineConfig(depth=50, hi=20, n=10),

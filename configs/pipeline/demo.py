@@ -11,9 +11,9 @@ import dataclasses
 from denseir_jax.core.config import card, choose
 from denseir_jax.data.demo import ATTRIBUTION
 from denseir_jax.data.template import TextTemplate
-from denseir_jax.models.bert import EncoderConfig
 from denseir_jax.models.embedder import EmbedderConfig
-from denseir_jax.objectives.bottleneck import CondenserConfig
+from denseir_jax.models.shape import EncoderConfig
+from denseir_jax.objectives.bottleneck import BottleneckConfig
 from denseir_jax.objectives.contrastive import ContrastiveConfig
 from denseir_jax.objectives.ict import IctConfig
 from denseir_jax.objectives.mixture import MixtureConfig
@@ -44,7 +44,7 @@ def pretrain(layers: int, steps: int, condenser_weight: float) -> PretrainConfig
     return PretrainConfig(
         steps=steps,
         batch_size=128,
-        objective=MixtureConfig(parts={"ict": ict, "condenser": CondenserConfig()}, weights={"ict": 1.0, "condenser": condenser_weight}),
+        objective=MixtureConfig(parts={"ict": ict, "condenser": BottleneckConfig()}, weights={"ict": 1.0, "condenser": condenser_weight}),
         encoder=encoder(layers),
         embedder=EMBEDDER,
         optimizer=OptimizerConfig(lr=1.5e-3, b2=0.98),

@@ -10,8 +10,8 @@ negatives together); objective, pooling and rates are ours, chosen for models th
 
 from denseir_jax.core.config import card, choose
 from denseir_jax.data.template import TextTemplate
-from denseir_jax.models.bert import EncoderConfig
 from denseir_jax.models.embedder import EmbedderConfig
+from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.models.sizes import encoder
 from denseir_jax.objectives.contrastive import ContrastiveConfig
 from denseir_jax.objectives.ict import IctConfig

@@ -101,7 +101,7 @@ def _field(field: Any, hint: Any, value: Any, path: str) -> Any:
 def _value(hint: Any, value: Any, path: str) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in _UNIONS:
-        if value is None and type(None) in args:
+        if value in (None, "None") and type(None) in args:  # a flag whose default is a string gives "None"
             return None
         inner = [a for a in args if a is not type(None)]
         return _value(inner[0], value, path)

@@ -18,14 +18,8 @@ _MODE = 0o644  # some libraries write files that only their owner can read
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all: temporary name, fsync, rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, path)
-    sync_folder(path.parent)
+    with new_file(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def write_text(path: Path, content: str) -> None:

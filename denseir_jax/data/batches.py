@@ -45,14 +45,36 @@ def frame(
     return rows, (lengths + 2).astype(np.int32)
 
 
+def cropped(
+    store: TokenStore, pieces: Int[np.ndarray, " k"], length: int, crop: Crop, seed: int, draw: Int[np.ndarray, " k"]
+) -> dict[str, np.ndarray]:
+    """Pieces of the store as rows of `length` tokens: int32 ``input_ids`` [k, L], ``length`` [k], ``word_start`` [k, L].
+
+    A piece longer than `length` - 2 tokens is cropped once: to a window at a random offset, drawn by (seed, `draw`), or at
+    its head. ``length`` counts [CLS] and [SEP]; ``word_start`` is 1 where a maskable word starts.
+    """
+    starts, ends = store.pieces[pieces].T
+    room, lengths = length - 2, ends - starts
+    if crop == "random":
+        over = np.maximum(lengths - room, 0)
+        starts = starts + hashing.below(hashing.uniform(seed, "crop", draw), over + 1)
+    lengths = np.minimum(lengths, room)
+    window = store.window(starts, lengths, room)
+    ids = store.special_ids
+    rows, real = frame(window.ids, lengths, ids.cls, ids.sep, ids.pad)
+    words = np.zeros_like(rows)
+    words[:, 1:-1] = window.word_start
+    words[:, 1] = 1
+    return {"input_ids": rows, "length": real, "word_start": words}
+
+
 class MaskedTextRows:
     """Pieces of the store as rows for objectives over masked text (the masks are drawn on the device).
 
-    A piece longer than `length` - 2 tokens is cropped once: to a window at a random offset, drawn by (seed, stream index),
-    or at its head. Empty pieces are left out of the order and counted in `skipped`.
+    Empty pieces are left out of the order and counted.
 
     Args:
-        length: tokens of a row, [CLS] and [SEP] included.
+        length: tokens of a row, [CLS] and [SEP] included. crop: see `cropped`.
     Raises:
         InputError: the store holds no token.
     """
@@ -60,35 +82,17 @@ class MaskedTextRows:
     def __init__(self, store: TokenStore, length: int, seed: int, crop: Crop = "random"):
         self.store, self.length, self.seed, self.crop = store, length, seed, crop
         self._pieces = np.flatnonzero(store.pieces[:, 1] > store.pieces[:, 0])
-        self.n_items, self.skipped = len(self._pieces), store.n_pieces - len(self._pieces)
-        self.counts = {"rows": self.n_items, "empty_pieces": self.skipped}
+        self.n_items = len(self._pieces)
+        self.counts = {"rows": self.n_items, "empty_pieces": store.n_pieces - self.n_items}
         if not self.n_items:
             raise InputError(f"{store.folder} holds no text to train on: all {store.n_documents} documents are empty")
         self._order = SeededOrder(self.n_items, seed)
 
     def rows(self, stream: Int[np.ndarray, " k"]) -> dict[str, np.ndarray]:
-        """Fields, all int32: ``input_ids`` [k, L]; ``length`` [k], with [CLS] and [SEP]; ``word_start`` [k, L], 1 where a
-        maskable word starts; ``index`` [k], the stream index; ``document`` [k], the row in the corpus."""
+        """The fields of `cropped`, and int32 ``index`` [k], the stream index; ``document`` [k], the row in the corpus."""
         pieces = self._pieces[self._order.items(stream)]
-        starts, ends = self.store.pieces[pieces].T
-        room, lengths = self.length - 2, ends - starts
-        if self.crop == "random":
-            over = np.maximum(lengths - room, 0)
-            starts = starts + hashing.below(hashing.uniform(self.seed, "crop", stream), over + 1)
-        lengths = np.minimum(lengths, room)
-        window = self.store.window(starts, lengths, room)
-        ids = self.store.special_ids
-        rows, real = frame(window.ids, lengths, ids.cls, ids.sep, ids.pad)
-        words = np.zeros_like(rows)
-        words[:, 1:-1] = window.word_start
-        words[:, 1] = 1
-        return {
-            "input_ids": rows,
-            "length": real,
-            "word_start": words,
-            "index": stream.astype(np.int32),
-            "document": self.store.piece_document[pieces].astype(np.int32),
-        }
+        rows = cropped(self.store, pieces, self.length, self.crop, self.seed, stream)
+        return rows | {"index": stream.astype(np.int32), "document": self.store.piece_document[pieces].astype(np.int32)}
 
     def names(self, stream: Int[np.ndarray, " k"]) -> list[str]:
         """Ids of the documents that the rows at these stream indices come from."""

@@ -36,7 +36,7 @@ class IctRows:
     A query longer than `query_length` - 2 tokens is cut at its end (its whole sentence is removed all the same).
 
     Attributes:
-        n_items: pieces used. skipped: pieces left out as too short.
+        n_items: pieces used. counts: ``rows``, ``too_short_pieces`` (left out).
     Raises:
         InputError: no piece has enough text. ValueError: impossible lengths.
     """
@@ -60,8 +60,8 @@ class IctRows:
         self._query_room, self._room = query_length - 2, passage_length - 2
         self.chunk_min, self.chunk_max = chunk_min, chunk_max
         self._pieces = np.flatnonzero(self._enough())
-        self.n_items, self.skipped = len(self._pieces), store.n_pieces - len(self._pieces)
-        self.counts = {"rows": self.n_items, "too_short_pieces": self.skipped}
+        self.n_items = len(self._pieces)
+        self.counts = {"rows": self.n_items, "too_short_pieces": store.n_pieces - self.n_items}
         if not self.n_items:
             need = "two sentences" if unit == "sentence" else f"{2 * chunk_min} tokens"
             raise InputError(f"{store.folder}: none of {store.n_pieces} pieces has {need} within {self._room} tokens; ICT needs that many")

@@ -4,17 +4,16 @@ Whether the layers are scanned, unrolled or rematerialised is a setting of the r
 are the same. Other rooms use the plain functions at the end and need no Flax.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from denseir_jax.models.dense import LayerNorm, Linear, apply, einsum, gelu, init_params
 from denseir_jax.models.dropout import keyed_dropout
+from denseir_jax.models.shape import EncoderConfig, Params, padded_vocab
 from denseir_jax.parallel.mesh import rows_over_devices, whole_on_devices
 
 # Dropout places. A layer owns SITES_PER_LAYER numbers from its stack's first site on; other stacks take other ranges.
@@ -22,48 +21,6 @@ EMBEDDING_SITE = 0
 LAYERS_SITE = 8
 HEAD_SITE = 1 << 16
 SITES_PER_LAYER = 8
-Params = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class EncoderConfig:
-    """Sizes and compute of the encoder.
-
-    Attributes:
-        vocab_size: tokens; the tables are padded inside to a multiple of 128. types: token types.
-        eps: of every LayerNorm. dropout, attention_dropout: used only where row keys are given.
-        dtype: of matrix product inputs; parameters, sums, LayerNorm, softmax and residuals stay in float32.
-        scan: compile one layer and loop over it. remat: compute a layer again in the backward pass instead of keeping it.
-        tied_output: the MLM head's output table is the word embedding table.
-    """
-
-    vocab_size: int
-    hidden: int = 256
-    layers: int = 2
-    heads: int = 4
-    intermediate: int = 1024
-    max_length: int = 512
-    types: int = 2
-    eps: float = 1e-12
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    scan: bool = False
-    remat: bool = False
-    init_std: float = 0.02
-    tied_output: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("vocab_size", "hidden", "heads", "intermediate", "max_length", "types"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
-        if self.layers < 0:
-            raise ValueError(f"layers is {self.layers}; expected 0 (embeddings only) or more")
-        if self.hidden % self.heads:
-            raise ValueError(f"hidden {self.hidden} does not divide into {self.heads} heads")
-        for name in ("dropout", "attention_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected a rate in [0, 1)")
 
 
 class Hidden(NamedTuple):
@@ -77,15 +34,48 @@ class Hidden(NamedTuple):
     all: Float[Array, "n b l d"] | None = None
 
 
-def padded_vocab(vocab_size: int) -> int:
-    """Rows of the vocabulary tables: the next multiple of 128. No loss and no draw may see the rows beyond the vocabulary."""
-    return -(-vocab_size // 128) * 128
+def real_tokens(length: Int[Array, " b"], width: int) -> Bool[Array, "b 1 1 l"]:
+    """Which keys a query may see where only padding is hidden: positions < length."""
+    return (jnp.arange(width) < length[:, None])[:, None, None, :]
 
 
-def length_bias(length: Int[Array, " b"], width: int, dtype: Any) -> Float[Array, "b 1 1 l"]:
-    """What is added to attention scores: 0 at real tokens, a large negative finite number at positions >= length."""
-    real = jnp.arange(width) < length[:, None]
-    return jnp.where(real, 0.0, jnp.finfo(dtype).min / 2).astype(dtype)[:, None, None, :]
+def attend(
+    config: EncoderConfig,
+    x: Float[Array, "b l d"],
+    memory: Float[Array, "b m d"],
+    visible: Bool[Array, "_ _ _ m"],
+    keys: Key[Array, " b"] | None,
+    site: int | Int[Array, ""],
+) -> Float[Array, "b l d"]:
+    """Multi-head attention from `x` to `memory`, for use inside a compact module: query, key, value, output.
+
+    A query that may see nothing attends to everything alike, which is finite; whoever hides everything ignores the result.
+    """
+    c, (b, l, d), m = config, x.shape, memory.shape[1]
+    query, key, value = (
+        Linear(d, c.init_std, c.dtype, name=name)(states).reshape(b, width, c.heads, d // c.heads)
+        for name, states, width in (("query", x, l), ("key", memory, m), ("value", memory, m))
+    )
+    scores = einsum("bqhd,bkhd->bhqk", query * (d // c.heads) ** -0.5, key, c.dtype)
+    hidden = jnp.finfo(scores.dtype).min / 2
+    weights = jax.nn.softmax(scores + jnp.where(visible, 0, hidden).astype(scores.dtype), axis=-1)
+    weights = keyed_dropout(weights, c.attention_dropout, keys, site)
+    mixed = einsum("bhqk,bkhd->bqhd", weights, value, c.dtype).reshape(b, l, d)
+    return keyed_dropout(Linear(d, c.init_std, c.dtype, name="output")(mixed), c.dropout, keys, site + 1)
+
+
+def transform(
+    config: EncoderConfig, x: Float[Array, "b l d"], keys: Key[Array, " b"] | None, site: int | Int[Array, ""]
+) -> Float[Array, "b l d"]:
+    """Linear, GELU, Linear, for use inside a compact module: up, down."""
+    inner = gelu(Linear(config.intermediate, config.init_std, config.dtype, name="up")(x))
+    return keyed_dropout(Linear(x.shape[-1], config.init_std, config.dtype, name="down")(inner), config.dropout, keys, site)
+
+
+def look_up(word: Float[Array, "v d"], ids: Int[Array, "b l"]) -> Float[Array, "b l d"]:
+    """Rows of the word table. Cut as it is stored, it would send a slice of every row's states from each device to each
+    other one."""
+    return jnp.take(whole_on_devices(word), ids, axis=0, mode="clip")
 
 
 class Embeddings(nn.Module):
@@ -103,30 +93,26 @@ class Embeddings(nn.Module):
         kind = self.param("type", init, (c.types, c.hidden))
         # Types are few: a product with one-hot rows has a cheaper gradient than a scatter.
         typed = kind[0] if types is None else einsum("blt,td->bld", jax.nn.one_hot(types, c.types, dtype=kind.dtype), kind, "float32")
-        # Cut as it is stored, the table would send a slice of every row's states from each device to each other one.
-        word = whole_on_devices(word)
-        x = jnp.take(word, ids, axis=0, mode="clip") + position[: ids.shape[1]] + typed
+        x = look_up(word, ids) + position[: ids.shape[1]] + typed
         return rows_over_devices(keyed_dropout(LayerNorm(c.eps, name="norm")(x), c.dropout, keys, site))
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with the residual and its LayerNorm."""
+    """Multi-head attention with the residual and its LayerNorm."""
 
     config: EncoderConfig
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "b l d"], bias: Float[Array, "b _ _ l"], keys: Key[Array, " b"] | None, site: Int[Array, ""]
+        self,
+        x: Float[Array, "b l d"],
+        visible: Bool[Array, "_ _ _ m"],
+        keys: Key[Array, " b"] | None,
+        site: Int[Array, ""],
+        memory: Float[Array, "b m d"] | None,
     ) -> Float[Array, "b l d"]:
-        c, (b, l, d) = self.config, x.shape
-        query, key, value = (
-            Linear(d, c.init_std, c.dtype, name=name)(x).reshape(b, l, c.heads, d // c.heads) for name in ("query", "key", "value")
-        )
-        scores = einsum("bqhd,bkhd->bhqk", query * (d // c.heads) ** -0.5, key, c.dtype)
-        weights = keyed_dropout(jax.nn.softmax(scores + bias, axis=-1), c.attention_dropout, keys, site)
-        mixed = einsum("bhqk,bkhd->bqhd", weights, value, c.dtype).reshape(b, l, d)
-        out = keyed_dropout(Linear(d, c.init_std, c.dtype, name="output")(mixed), c.dropout, keys, site + 1)
-        return LayerNorm(c.eps, name="norm")(x + out)
+        out = attend(self.config, x, x if memory is None else memory, visible, keys, site)
+        return LayerNorm(self.config.eps, name="norm")(x + out)
 
 
 class FeedForward(nn.Module):
@@ -136,10 +122,7 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "b l d"], keys: Key[Array, " b"] | None, site: Int[Array, ""]) -> Float[Array, "b l d"]:
-        c = self.config
-        inner = gelu(Linear(c.intermediate, c.init_std, c.dtype, name="up")(x))
-        out = keyed_dropout(Linear(x.shape[-1], c.init_std, c.dtype, name="down")(inner), c.dropout, keys, site)
-        return LayerNorm(c.eps, name="norm")(x + out)
+        return LayerNorm(self.config.eps, name="norm")(x + transform(self.config, x, keys, site))
 
 
 class Layer(nn.Module):
@@ -150,9 +133,14 @@ class Layer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "b l d"], site: Int[Array, ""], bias: Float[Array, "b _ _ l"], keys: Key[Array, " b"] | None
+        self,
+        x: Float[Array, "b l d"],
+        site: Int[Array, ""],
+        visible: Bool[Array, "_ _ _ m"],
+        keys: Key[Array, " b"] | None,
+        memory: Float[Array, "b m d"] | None,
     ) -> tuple[Float[Array, "b l d"], Float[Array, "b l d"] | None]:
-        x = Attention(self.config, name="attention")(x, bias, keys, site)
+        x = Attention(self.config, name="attention")(x, visible, keys, site, memory)
         x = rows_over_devices(FeedForward(self.config, name="ffn")(x, keys, site + 2))
         return x, x if self.collect else None
 
@@ -167,27 +155,34 @@ class Layers(nn.Module):
     def __call__(
         self,
         x: Float[Array, "b l d"],
-        length: Int[Array, " b"],
+        visible: Bool[Array, "_ _ _ m"],
         keys: Key[Array, " b"] | None = None,
         first_site: int | Int[Array, ""] = LAYERS_SITE,
         collect: bool = False,
+        memory: Float[Array, "b m d"] | None = None,
     ) -> tuple[Float[Array, "b l d"], Float[Array, "n b l d"] | None]:
         if not self.n:
             return x, None
-        c = self.config
-        layer = nn.remat(Layer, prevent_cse=not c.scan) if c.remat else Layer
-        stack = nn.scan(
-            layer,
-            variable_axes={"params": 0},
-            split_rngs={"params": True},
-            in_axes=(0, nn.broadcast, nn.broadcast),
-            length=self.n,
-            unroll=1 if c.scan else self.n,
-        )(c, collect)
+        stack = stacked(Layer, self.config, self.n, broadcast=3)(self.config, collect)
         nn.share_scope(self, stack)
         sites = first_site + SITES_PER_LAYER * jnp.arange(self.n)
-        out: tuple[Array, Array | None] = stack(rows_over_devices(x), sites, length_bias(length, x.shape[1], x.dtype), keys)
+        out: tuple[Array, Array | None] = stack(rows_over_devices(x), sites, visible, keys, memory)
         return out
+
+
+def stacked(layer: type[nn.Module], config: EncoderConfig, n: int, broadcast: int) -> Any:
+    """`n` layers over parameters stacked [n, ...], scanned or unrolled, rematerialised or not, as `config` says.
+
+    A layer takes (states, its first dropout site, `broadcast` arguments that are the same for all).
+    """
+    return nn.scan(
+        nn.remat(layer, prevent_cse=not config.scan) if config.remat else layer,
+        variable_axes={"params": 0},
+        split_rngs={"params": True},
+        in_axes=(0, *(nn.broadcast,) * broadcast),
+        length=n,
+        unroll=1 if config.scan else n,
+    )
 
 
 class Encoder(nn.Module):
@@ -207,7 +202,8 @@ class Encoder(nn.Module):
         if ids.shape[1] > self.config.max_length:
             raise ValueError(f"texts of {ids.shape[1]} tokens do not fit an encoder of max_length {self.config.max_length}")
         embedded = Embeddings(self.config, name="embeddings")(ids, keys, types, EMBEDDING_SITE)
-        last, states = Layers(self.config, self.config.layers, name="layers")(embedded, length, keys, LAYERS_SITE, collect)
+        visible = real_tokens(length, ids.shape[1])
+        last, states = Layers(self.config, self.config.layers, name="layers")(embedded, visible, keys, LAYERS_SITE, collect)
         if not collect:
             return Hidden(last, embedded)
         return Hidden(last, embedded, embedded[None] if states is None else jnp.concatenate([embedded[None], states]))
@@ -253,9 +249,28 @@ def embed_tokens(
     return out
 
 
+def embed_vector(
+    config: EncoderConfig,
+    params: Params,
+    vector: Float[Array, "b d"],
+    width: int,
+    normed: bool,
+    keys: Key[Array, " b"] | None = None,
+    site: int = EMBEDDING_SITE,
+) -> Float[Array, "b l d"]:
+    """A vector in the place of a word at every position: vector + position, and with `normed` all that the embedding
+    module does to a word (type 0, LayerNorm, dropout). `params` are the whole encoder's."""
+    tables = params["embeddings"]
+    x = vector[:, None] + jnp.asarray(tables["position"])[:width]
+    if not normed:
+        return x
+    x = apply(LayerNorm(config.eps), tables["norm"], x + jnp.asarray(tables["type"])[0])
+    return keyed_dropout(x, config.dropout, keys, site)
+
+
 def init_layers(config: EncoderConfig, n: int, key: Key[Array, ""]) -> dict[str, Any]:
     """Fresh parameters of a stack of `n` layers."""
-    return init_params(Layers(config, n), key, jnp.zeros((1, 1, config.hidden)), jnp.ones((1,), jnp.int32))
+    return init_params(Layers(config, n), key, jnp.zeros((1, 1, config.hidden)), jnp.ones((1, 1, 1, 1), bool))
 
 
 def run_layers(
@@ -263,10 +278,16 @@ def run_layers(
     n: int,
     params: Params,
     x: Float[Array, "b l d"],
-    length: Int[Array, " b"],
+    visible: Bool[Array, "_ _ _ m"],
     keys: Key[Array, " b"] | None = None,
     first_site: int | Int[Array, ""] = HEAD_SITE,
+    memory: Float[Array, "b m d"] | None = None,
 ) -> Float[Array, "b l d"]:
-    """Run a stack of `n` layers on states, with its own range of dropout sites from `first_site` on."""
-    out: Array = apply(Layers(config, n), params, x, length, keys, first_site)[0]
+    """Run a stack of `n` layers on states, with its own range of dropout sites from `first_site` on.
+
+    Args:
+        visible: which keys each query may see ([b, 1, 1, l] as `real_tokens` gives, or [b, 1, l, l]).
+        memory: states that every layer takes keys and values from; None: its own input.
+    """
+    out: Array = apply(Layers(config, n), params, x, visible, keys, first_site, False, memory)[0]
     return out

@@ -3,14 +3,15 @@
 The product with the table is left to the loss, which never holds all logits at once.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from denseir_jax.models.bert import EncoderConfig, Params, padded_vocab
 from denseir_jax.models.dense import LayerNorm, Linear, apply, gelu, init_params
+from denseir_jax.models.shape import EncoderConfig, Params, padded_vocab
 
 
 class MlmHead(nn.Module):
@@ -27,15 +28,22 @@ class MlmHead(nn.Module):
         return LayerNorm(c.eps, name="norm")(gelu(Linear(c.hidden, c.init_std, c.dtype, name="dense")(h)))
 
 
-def init_mlm_head(config: EncoderConfig, key: Key[Array, ""]) -> dict[str, Any]:
-    """Fresh parameters: ``{"dense", "norm", "bias" [vocab padded]}`` and, untied, ``"table" [vocab padded, d]``."""
-    return init_params(MlmHead(config), key, jnp.zeros((1, config.hidden)))
+def init_mlm_head(config: EncoderConfig, key: Key[Array, ""], own_table: bool | None = None) -> dict[str, Any]:
+    """Fresh parameters: ``{"dense", "norm", "bias" [vocab padded]}`` and, with a table of its own, ``"table" [vocab padded, d]``.
+
+    `own_table`: None: as the config says (untied).
+    """
+    return init_params(MlmHead(_with_table(config, own_table)), key, jnp.zeros((1, config.hidden)))
 
 
 def mlm_transform(config: EncoderConfig, params: Params, h: Float[Array, "*s d"]) -> Float[Array, "*s d"]:
     """The states that are compared with the vocabulary table. `params` are the head's."""
-    out: Array = apply(MlmHead(config), params, h)
+    out: Array = apply(MlmHead(_with_table(config, "table" in params)), params, h)
     return out
+
+
+def _with_table(config: EncoderConfig, own_table: bool | None) -> EncoderConfig:
+    return config if own_table is None else replace(config, tied_output=not own_table)
 
 
 def mlm_table(encoder: Params, head: Params) -> tuple[Float[Array, "v d"], Float[Array, " v"]]:

@@ -15,8 +15,8 @@ from denseir_jax.core import artifacts
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.models import bert, heads, names, sentence
-from denseir_jax.models.bert import EncoderConfig, padded_vocab
 from denseir_jax.models.embedder import EmbedderConfig
+from denseir_jax.models.shape import EncoderConfig, padded_vocab
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _SIZES = {  # ours -> theirs
@@ -189,7 +189,8 @@ def write_folder(
     """Write a folder that `read_folder`, transformers and sentence-transformers load; whole or not at all.
 
     Title join and the queries' own length have no place in it: sentence-transformers cuts every text at the longer of the
-    two lengths. The vocabulary is cropped to its true size.
+    two lengths. Nor has a lexical part: its MLM head is among the weights, for BertForMaskedLM, but sentence-transformers
+    gives the dense vector alone. The vocabulary is cropped to its true size.
 
     Args:
         params: {"encoder", ["mlm_head"], ["projection"]}, numpy or JAX.

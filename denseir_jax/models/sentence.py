@@ -1,4 +1,7 @@
-"""The sentence-transformers side of a model folder: modules.json, pooling, projection, normalisation, prompts, length."""
+"""The sentence-transformers side of a model folder: modules.json, pooling, projection, normalisation, prompts, length.
+
+It has no module for a lexical part: of such a model it gives the dense vector alone.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Encoder shapes by name, the same in every recipe card."""
 
-from denseir_jax.models.bert import EncoderConfig
+from denseir_jax.models.shape import EncoderConfig
 
 SIZES = ("smoke", "tiny", "small", "base")
 
@@ -13,7 +13,7 @@ def encoder(size: str, vocab_size: int = 30522) -> EncoderConfig:
         ValueError: another name.
     """
     if size == "smoke":
-        return EncoderConfig(vocab_size, hidden=32, layers=2, heads=2, intermediate=64, max_length=64)
+        return EncoderConfig(vocab_size, hidden=32, layers=2, heads=2, intermediate=64, max_length=64, scan=True)
     if size == "tiny":
         return EncoderConfig(vocab_size, hidden=128, layers=2, heads=2, intermediate=512)
     if size == "small":

@@ -18,8 +18,8 @@ from jaxtyping import Array, Float, Int, Key
 from denseir_jax.data.batches import RowSource
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
-from denseir_jax.models.bert import EncoderConfig
 from denseir_jax.models.embedder import Embedder, EmbedderConfig
+from denseir_jax.models.shape import EncoderConfig
 
 Params = dict[str, Any]
 Batch = Mapping[str, jax.Array]
@@ -90,6 +90,10 @@ class Objective(Protocol):
         """Fresh parameters, heads and decoders included."""
         ...
 
+    def derived(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
+        """After a warm start: leaves, by path name, that begin as copies of the given ones and are not among them."""
+        ...
+
     def per_row(
         self, params: Params, rows: Batch, keys: Key[Array, " b"] | None, train: bool
     ) -> tuple[dict[str, jax.Array], dict[str, Pair]]:
@@ -135,9 +139,13 @@ class OneTower:
         """Cosine where the vectors are normalised."""
         return "cosine" if self.context.embedder.normalize else "dot"
 
+    def derived(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
     def towers(self, params: Params) -> dict[str, Params]:
-        """The encoder and its projection; heads and decoders stay behind."""
-        return {"encoder": {name: params[name] for name in ("encoder", "projection") if name in params}}
+        """What vectors are made with; other heads and decoders stay behind."""
+        return {"encoder": {name: params[name] for name in self.embedder.parts}}
 
     def embed_query(self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"]) -> Float[Array, "b d"]:
         """Vectors of queries."""

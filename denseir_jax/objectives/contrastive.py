@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from denseir_jax.core.errors import InputError
+from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data.batches import RowSource
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.tokenizer import Tokenizer
@@ -55,7 +55,13 @@ class ContrastiveConfig:
             raise ValueError("in_batch=False leaves nothing to compare with: it needs group_size >= 2 and symmetric=False")
 
     def build(self, context: Context) -> Objective:
-        """The objective for a model and its data."""
+        """The objective for a model and its data.
+
+        Raises:
+            ConfigError: cosine between vectors with a lexical part.
+        """
+        if self.similarity == "cosine" and context.embedder.lexical:
+            raise ConfigError(f"embedder.lexical={context.embedder.lexical} goes with objective.similarity=dot: the two scores are added")
         return Contrastive(context, self)
 
 
@@ -105,6 +111,10 @@ class Contrastive:
             return self.embedder.init(key)
         return {"query": self.embedder.init(key), "passage": self.embedder.init(key)}
 
+    def derived(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
+        """Nothing: both towers of an untied model find the encoder that they start from by themselves."""
+        return {}
+
     def towers(self, params: Params) -> dict[str, Params]:
         """The parameters by tower."""
         return {"encoder": params} if self.config.tied else {side: params[side] for side in ("query", "passage")}
@@ -145,19 +155,16 @@ class Contrastive:
         # A row's own positive counts as known whether or not the data lists it.
         known = jnp.concatenate([batch["known"], batch["passage_row"][:, :1]], axis=1)
         if self.config.in_batch:
-            target = jnp.arange(b) * n
-            blocked = contrastive.matches(known, batch["passage_row"].reshape(-1))
-            found = contrastive.in_batch_nll(query, passage.reshape(b * n, d), target, blocked, t)
+            ids, flat = batch["passage_row"].reshape(-1, 1), passage.reshape(b * n, d)
+            found = contrastive.in_batch_nll(query, flat, jnp.arange(b) * n, known, ids, t)
         else:
-            target = jnp.zeros(b, jnp.int32)
-            blocked = _in_group(known, batch["passage_row"])
-            found = contrastive.own_group_nll(query, passage, blocked, t)
+            found = contrastive.own_group_nll(query, passage, _in_group(known, batch["passage_row"]), t)
         loss = found.nll.mean()
-        if self.config.symmetric:
-            answered = contrastive.matches(known, batch["passage_row"][:, 0]).T
-            loss = (loss + contrastive.in_batch_nll(passage[:, 0], query, jnp.arange(b), answered, t).nll.mean()) / 2
+        if self.config.symmetric:  # a query is no negative of a passage that is known to answer it
+            back = contrastive.in_batch_nll(passage[:, 0], query, jnp.arange(b), batch["passage_row"][:, :1], known, t)
+            loss = (loss + back.nll.mean()) / 2
         counts = token_counts((batch["query_length"], self.context.query_length), (batch["passage_length"], self.context.passage_length))
-        return loss, contrastive.rank_metrics(found) | contrastive.mask_metrics(blocked, target) | counts
+        return loss, contrastive.rank_metrics(found) | contrastive.mask_metrics(found, b * n if self.config.in_batch else n) | counts
 
 
 def _in_group(known: Int[Array, "b p"], rows: Int[Array, "b n"]) -> Bool[Array, "b n"]:

@@ -100,12 +100,12 @@ class Ict(OneTower):
         """Metrics of all pairs, and apart for pairs with the query's text removed and kept."""
         query, passage, temperature = vectors["query"], vectors["passage"], self.config.temperature
         own = jnp.arange(query.shape[0])
-        same = contrastive.matches(batch["document"][:, None], batch["document"])
-        found = contrastive.in_batch_nll(query, passage, own, same, temperature)
+        document = batch["document"][:, None]
+        found = contrastive.in_batch_nll(query, passage, own, document, document, temperature)
         loss = found.nll.mean()
         if self.config.symmetric:
-            loss = (loss + contrastive.in_batch_nll(passage, query, own, same, temperature).nll.mean()) / 2
-        metrics = _by_removal(found, batch["removed"]) | contrastive.rank_metrics(found) | contrastive.mask_metrics(same, own)
+            loss = (loss + contrastive.in_batch_nll(passage, query, own, document, document, temperature).nll.mean()) / 2
+        metrics = _by_removal(found, batch["removed"]) | contrastive.rank_metrics(found) | contrastive.mask_metrics(found, query.shape[0])
         counts = token_counts((batch["query_length"], self.context.query_length), (batch["passage_length"], self.context.passage_length))
         return loss, metrics | counts
 

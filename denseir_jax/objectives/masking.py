@@ -15,20 +15,43 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 ENCODER_MASK = 1  # purposes: two masks of one row (an encoder's and a decoder's) need different ones
+DECODER_MASK = 2
 
-_MASKED, _RANDOM = 0.8, 0.9  # below .8: [MASK]; from .8 to .9: a random id; above: left as it is (BERT, section 3.1)
+_STAGES = 64  # a scheduled rate moves in so many equal steps, for which budgets are tabled
 
 
 @dataclass(frozen=True)
 class MaskConfig:
-    """How many tokens are masked: `rate` of a row's text, of [CLS] and [SEP] too if `specials_in_budget` (as RetroMAE counts)."""
+    """How many tokens are masked, and what stands in their place.
+
+    Attributes:
+        rate: share of a row's text, of [CLS] and [SEP] too if `specials_in_budget` (as RetroMAE counts).
+        final_rate, ramp: the rate moves from `rate` to `final_rate` over the first `ramp` rows of the stream (steps x batch
+            size), evenly; ramp=0: it is constant.
+        masked, random: shares of the chosen tokens that become [MASK] and a random id; the rest stay as they are (BERT,
+            section 3.1). masked=1, random=0 is SimLM's.
+    """
 
     rate: float = 0.15
     specials_in_budget: bool = False
+    final_rate: float | None = None
+    ramp: int = 0
+    masked: float = 0.8
+    random: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.rate <= 1.0:
-            raise ValueError(f"mask rate {self.rate} is outside (0, 1]")
+        for rate in (self.rate, self.final_rate):
+            if rate is not None and not 0.0 < rate <= 1.0:
+                raise ValueError(f"mask rate {rate} is outside (0, 1]")
+        if self.ramp < 0 or (self.final_rate is None) != (self.ramp == 0):
+            raise ValueError(f"final_rate={self.final_rate} and ramp={self.ramp}: a schedule needs both, a constant rate neither")
+        if min(self.masked, self.random) < 0 or self.masked + self.random > 1 + 1e-9:
+            raise ValueError(
+                f"masked={self.masked} and random={self.random} are shares of the chosen tokens: expected 0 or more, 1 together"
+            )
+
+
+Chosen = Bool[Array, "b l"]  # True at the tokens that a mask picks
 
 
 class Masked(NamedTuple):
@@ -44,10 +67,27 @@ class Masked(NamedTuple):
     weight: Float[Array, "b k"]
 
 
-def budget_table(config: MaskConfig, length: int) -> Int[np.ndarray, " n"]:
-    """Tokens to mask in a row of 0 .. `length` tokens ([CLS] and [SEP] counted): max(1, round half even(rate * T))."""
+def budget_table(config: MaskConfig, length: int) -> Int[np.ndarray, "stages n"]:
+    """Tokens to mask in a row of 0 .. `length` tokens ([CLS] and [SEP] counted): max(1, round half even(rate * T)).
+
+    One line for a constant rate, one a stage for a scheduled one.
+    """
     specials = 0 if config.specials_in_budget else 2
-    return np.array([max(1, round(config.rate * max(n - specials, 0))) for n in range(length + 1)], np.int32)
+    last = config.rate if config.final_rate is None else config.final_rate
+    rates = np.linspace(config.rate, last, 1 if config.final_rate is None else _STAGES + 1).tolist()
+    return np.array([[max(1, round(rate * max(n - specials, 0))) for n in range(length + 1)] for rate in rates], np.int32)
+
+
+def budgets(config: MaskConfig, width: int, length: Int[Array, " b"], index: Int[Array, " b"]) -> Int[Array, " b"]:
+    """Each row's budget, from its length and, where the rate is scheduled, from its stream index."""
+    table = jnp.asarray(budget_table(config, width))
+    stage = jnp.zeros_like(index) if table.shape[0] == 1 else jnp.minimum(index / config.ramp * _STAGES, _STAGES).astype(jnp.int32)
+    return table[stage, length]
+
+
+def most_labels(config: MaskConfig, width: int) -> int:
+    """Label slots that the longest row can need."""
+    return int(budget_table(config, width).max())
 
 
 def row_keys(seed: int, purpose: int, index: Int[Array, " b"]) -> Key[Array, " b"]:
@@ -56,28 +96,89 @@ def row_keys(seed: int, purpose: int, index: Int[Array, " b"]) -> Key[Array, " b
     return jax.vmap(lambda i: jax.random.fold_in(base, i))(index)
 
 
-def draw(
-    config: MaskConfig,
-    ids: Int[Array, "b l"],
-    length: Int[Array, " b"],
-    word_start: Int[Array, "b l"],
-    keys: Key[Array, " b"],
-    mask_id: int,
-    special_ids: tuple[int, ...],
-    vocab_size: int,
-) -> Masked:
-    """Mask whole words of every row: 80% [MASK], 10% a random id of the true vocabulary, 10% unchanged, token by token.
+@dataclass(frozen=True)
+class Text:
+    """Clean rows and all that masks depend on.
 
-    Position 0, the last real token and padding are never chosen, nor is an id of `special_ids` inside the text. The
-    result has as many label slots as the longest row can need, so no label is dropped.
+    ids: tokens. length: real ones. words: as `word_sizes` gives. index: in the stream. side: number of the text within its
+    row, where a row holds several. seed: of the run.
     """
-    table = budget_table(config, ids.shape[1])
-    order, kind, random_ids = _random(keys, ids.shape[1], vocab_size)
-    words = word_sizes(ids, length, word_start, special_ids)
-    taken = fill(words, order, jnp.asarray(table)[length])
-    chosen = _spread(taken, words)
-    new = jnp.where(kind < _MASKED, mask_id, jnp.where(kind < _RANDOM, random_ids, ids))
-    return _gather(ids, jnp.where(chosen, new, ids), chosen, int(table.max()))
+
+    ids: Int[Array, "b l"]
+    length: Int[Array, " b"]
+    words: Int[Array, "b l"]
+    index: Int[Array, " b"]
+    side: Int[Array, " b"]
+    seed: int
+
+    @classmethod
+    def of(
+        cls,
+        ids: Int[Array, "b l"],
+        length: Int[Array, " b"],
+        word_start: Int[Array, "b l"],
+        index: Int[Array, " b"],
+        special_ids: tuple[int, ...],
+        seed: int,
+        side: Int[Array, " b"] | None = None,
+    ) -> "Text":
+        """`side`: number of the text within its row, where a row holds several; their masks differ."""
+        words = word_sizes(ids, length, word_start, special_ids)
+        return cls(ids, length, words, index, jnp.zeros_like(index) if side is None else side, seed)
+
+    def keys(self, purpose: int) -> Key[Array, " b"]:
+        """One key a text, from (seed, purpose, stream index, side)."""
+        return jax.vmap(jax.random.fold_in)(row_keys(self.seed, purpose, self.index), self.side)
+
+
+def draw(config: MaskConfig, text: Text, mask_id: int, vocab_size: int, purpose: int = ENCODER_MASK) -> tuple[Masked, Chosen]:
+    """Mask whole words of every row; by default 80% [MASK], 10% a random id of the true vocabulary, 10% unchanged, token by token.
+
+    Position 0, the last real token and padding are never chosen, nor is a special id inside the text. The result has as
+    many label slots as the longest row can need, so no label is dropped.
+    """
+    chosen = choose(config, text, purpose)
+    return masked_at(config, text, chosen, most_labels(config, text.ids.shape[1]), mask_id, vocab_size, purpose), chosen
+
+
+def choose(config: MaskConfig, text: Text, purpose: int) -> Chosen:
+    """Which tokens the rule picks, without regard to other masks."""
+    budget = budgets(config, text.ids.shape[1], text.length, text.index)
+    return _choose(text.words, budget, text.keys(purpose))
+
+
+def choose_more(config: MaskConfig, text: Text, first: Chosen, purpose: int) -> Chosen:
+    """A larger mask around `first` (SimLM; LexMAE's "inclusive"): words are added until the budget is that of `config`."""
+    budget = budgets(config, text.ids.shape[1], text.length, text.index) - first.sum(1, dtype=jnp.int32)
+    return first | _choose(jnp.where(first, 0, text.words), jnp.maximum(budget, 0), text.keys(purpose))
+
+
+def choose_apart(config: MaskConfig, text: Text, first: Chosen, purpose: int) -> Chosen:
+    """A mask that has no token in common with `first` (LexMAE's "exclusive")."""
+    budget = budgets(config, text.ids.shape[1], text.length, text.index)
+    return _choose(jnp.where(first, 0, text.words), budget, text.keys(purpose))
+
+
+def choose_many(config: MaskConfig, text: Text, n: int, purpose: int) -> Bool[Array, "b n l"]:
+    """`n` masks of every row, drawn one apart from the other (RetroMAE's enhanced decoding)."""
+    b, width = text.ids.shape
+    keys = jax.vmap(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(n)))(text.keys(purpose))
+    budget = budgets(config, width, text.length, text.index)
+    return _choose(jnp.repeat(text.words, n, axis=0), jnp.repeat(budget, n), keys.reshape(-1)).reshape(b, n, width)
+
+
+def masked_at(config: MaskConfig, text: Text, chosen: Chosen, slots: int, mask_id: int, vocab_size: int, purpose: int) -> Masked:
+    """Corrupt the chosen tokens and gather them as labels, in `slots` places a row."""
+    kind, random_ids = _corruption(text.keys(purpose), text.ids.shape[1], vocab_size)
+    random_until = config.masked + config.random
+    new = jnp.where(kind < config.masked, mask_id, jnp.where(kind < random_until, random_ids, text.ids))
+    return _gather(text.ids, jnp.where(chosen, new, text.ids), chosen, slots)
+
+
+def text_tokens(text: Text) -> Bool[Array, "b l"]:
+    """Real tokens but the first ([CLS]) and the last ([SEP])."""
+    at = jnp.arange(text.ids.shape[1])
+    return (at >= 1) & (at < text.length[:, None] - 1)
 
 
 def given(ids: Int[Array, "b l"], labels: Int[Array, "b l"]) -> Masked:
@@ -116,14 +217,17 @@ def fill(words: Int[Array, "b l"], order: Int[Array, "b l"], budget: Int[Array, 
     return jax.vmap(lambda at, took: jnp.zeros(words.shape[1], bool).at[at].set(took, unique_indices=True))(order, taken.T)
 
 
-def _random(keys: Key[Array, " b"], width: int, vocab_size: int) -> tuple[Int[Array, "b l"], Float[Array, "b l"], Int[Array, "b l"]]:
-    def one(key: Key[Array, ""]) -> tuple[Array, Array, Array]:
-        order, kind, ids = jax.random.split(key, 3)
-        return (
-            _permutation(jax.random.bits(order, (width,), jnp.uint32)),
-            jax.random.uniform(kind, (width,), jnp.float32),
-            jax.random.randint(ids, (width,), 0, vocab_size, jnp.int32),
-        )
+def _choose(words: Int[Array, "b l"], budget: Int[Array, " b"], keys: Key[Array, " b"]) -> Chosen:
+    def order(key: Key[Array, ""]) -> Int[Array, " l"]:
+        return _permutation(jax.random.bits(jax.random.fold_in(key, 0), (words.shape[1],), jnp.uint32))
+
+    return _spread(fill(words, jax.vmap(order)(keys), budget), words)
+
+
+def _corruption(keys: Key[Array, " b"], width: int, vocab_size: int) -> tuple[Float[Array, "b l"], Int[Array, "b l"]]:
+    def one(key: Key[Array, ""]) -> tuple[Array, Array]:
+        kind, ids = jax.random.split(jax.random.fold_in(key, 1))
+        return jax.random.uniform(kind, (width,), jnp.float32), jax.random.randint(ids, (width,), 0, vocab_size, jnp.int32)
 
     return jax.vmap(one)(keys)
 

@@ -1,4 +1,8 @@
-"""A weighted sum of objectives that train one encoder together, each on rows of its own."""
+"""A weighted sum of objectives that train one encoder together.
+
+Parts over masked text that read the same way (mask, crop, pairs) share rows, masks and one encoder pass; every other part
+has rows of its own.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,6 +22,7 @@ from denseir_jax.data.batches import RowSource
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
 from denseir_jax.objectives.base import Batch, Context, Field, Objective, Pair, Params, Similarity, side_keys
+from denseir_jax.objectives.masked_text import Encoded, MaskedText
 from denseir_jax.objectives.registry import register, registry
 
 _SHARED = ("index",)  # fields that mean the same to every part
@@ -78,6 +83,12 @@ class Mixture:
         """All parts give the same encoder the same way; one speaks for it."""
         return next(iter(self.parts.values()))
 
+    @cached_property
+    def _readers(self) -> dict[str, str]:
+        """Part -> the first part that reads as it does, whose rows and encoder pass it shares; itself, if it is the first."""
+        first: dict[Any, str] = {}
+        return {name: first.setdefault(part.reading if isinstance(part, MaskedText) else name, name) for name, part in self.parts.items()}
+
     @property
     def similarity(self) -> Similarity:
         """That of the parts, which agree."""
@@ -95,13 +106,19 @@ class Mixture:
         """Vectors of passages."""
         return self._any.embed_passage(params, ids, length)
 
+    def derived(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of all parts."""
+        return {name: leaf for part in self.parts.values() for name, leaf in part.derived(leaves).items()}
+
     def fields(self) -> dict[str, Field]:
-        """Every part's fields as part/field; the stream index once."""
-        return {_name(part, name): field for part, objective in self.parts.items() for name, field in objective.fields().items()}
+        """Every reader's fields as part/field, with whatever the parts that share its rows need; the stream index once."""
+        return {
+            _name(self._readers[part], name): field for part, objective in self.parts.items() for name, field in objective.fields().items()
+        }
 
     def rows(self, store: TokenStore, groups: Path | None = None, tokenizer: Tokenizer | None = None) -> RowSource:
-        """Row i of the mixture is row i of every part."""
-        return MixedRows({name: part.rows(store, groups, tokenizer) for name, part in self.parts.items()})
+        """Row i of the mixture is row i of every reader."""
+        return MixedRows({name: self.parts[name].rows(store, groups, tokenizer) for name in dict.fromkeys(self._readers.values())})
 
     def init(self, key: Key[Array, ""]) -> Params:
         """The union of the parts' parameters."""
@@ -116,11 +133,22 @@ class Mixture:
         """Every part's vectors and sums as part/name."""
         vectors: dict[str, jax.Array] = {}
         sums: dict[str, Pair] = {}
+        passes: dict[str, Encoded] = {}
         for number, (name, part) in enumerate(self.parts.items()):
-            found, added = part.per_row(params, _of(name, rows), side_keys(keys, number), train)
+            own, reader = side_keys(keys, number), self._readers[name]
+            if isinstance(part, MaskedText):
+                if reader == name:
+                    passes[name] = part.read(params, _of(name, rows), own if train else None, self._collects(name))
+                found, added = part.scored(params, passes[reader])
+            else:
+                found, added = part.per_row(params, _of(name, rows), own, train)
             vectors |= {f"{name}/{key}": value for key, value in found.items()}
             sums |= {f"{name}/{key}": pair for key, pair in added.items()}
         return vectors, sums
+
+    def _collects(self, reader: str) -> bool:
+        shared = (part for name, part in self.parts.items() if self._readers[name] == reader)
+        return any(isinstance(part, MaskedText) and part.reads_layers for part in shared)
 
     def over_batch(
         self, params: Params, vectors: Mapping[str, jax.Array], sums: Mapping[str, Pair], batch: Batch
@@ -129,10 +157,11 @@ class Mixture:
         total: Any = 0.0
         metrics: dict[str, Pair] = {}
         for name, part in self.parts.items():
-            loss, found = part.over_batch(params, _of(name, vectors), _of(name, sums), _of(name, batch))
+            reader = self._readers[name]
+            loss, found = part.over_batch(params, _of(name, vectors), _of(name, sums), _of(reader, batch))
             total = total + self.weights[name] * loss
             counts = {key: found.pop(key) for key in _COUNTS}
-            metrics = add(metrics, counts) | {f"{name}/{key}": pair for key, pair in found.items()}
+            metrics = (add(metrics, counts) if reader == name else metrics) | {f"{name}/{key}": pair for key, pair in found.items()}
             metrics[f"{name}/loss"] = (loss, jnp.ones((), loss.dtype))
         return total, metrics
 

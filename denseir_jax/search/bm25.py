@@ -19,7 +19,7 @@ from denseir_jax.core.console import Meter, progress
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.facts import build, read_facts
 from denseir_jax.data.records import Passage, Ranking
-from denseir_jax.search.embeddings import read_ids, write_ids
+from denseir_jax.search.ids import read_ids, write_ids
 
 _WORD = re.compile(r"\w+")
 _FACTS, _IDS = "bm25.json", "ids.txt"

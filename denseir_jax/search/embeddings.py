@@ -1,5 +1,7 @@
 """Vectors on disk: shards ``00000.npy`` of a fixed number of rows, ``ids.txt``, and ``embeddings.json``, written last.
 
+Where vectors have a lexical part, the words that are kept of it lie beside each shard: ``00000.words.npy`` holds their ids
+(uint16, or uint32 for a vocabulary of more than 65,536), ``00000.weights.npy`` their weights, both [rows, words kept].
 Beside each shard lies ``00000.json``: which model made it, from which texts, and its hash. A shard counts as finished
 only when that file exists, so that an interrupted run goes on after the last whole shard, and never mixes two models.
 """
@@ -11,12 +13,19 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.sparse import csr_array
 
 from denseir_jax.core import artifacts, failpoints
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.facts import need_keys, read_facts
+from denseir_jax.models.embedder import WordVectors
+from denseir_jax.search.ids import read_ids, write_ids
+from denseir_jax.search.lexical import Vectors, dense_of, sparse_rows, word_type
 
 FACTS, IDS = "embeddings.json", "ids.txt"
+_DENSE, _WORDS, _WEIGHTS = ".npy", ".words.npy", ".weights.npy"
+_HASHES = {_DENSE: "sha256", _WORDS: "words_sha256", _WEIGHTS: "weights_sha256"}  # of a shard's files, in its record
+_LEXICAL = ("words", "vocab_size")  # in a record and in the facts where there is a lexical part: words kept a text, and of how many
 
 
 def shard_finished(folder: Path, number: int, model: Mapping[str, Any], source: str, rows: int) -> bool:
@@ -40,7 +49,7 @@ def shard_finished(folder: Path, number: int, model: Mapping[str, Any], source: 
             f"{where} was made from other texts ({made['rows']} rows there, {rows} here); use another folder or remove this one"
         )
     try:
-        return _mapped(folder / f"{number:05d}.npy", (rows, made["dimension"]), made["model"]["dtype"]) is not None
+        return bool(_mapped_shard(folder, number, rows, made))
     except InputError:
         return False  # it is encoded again
 
@@ -53,7 +62,17 @@ def read_record(path: Path) -> dict[str, Any]:
     """
     record = read_facts(path, model=dict, source=str, rows=int, dimension=int, sha256=str)
     need_keys(record["model"], path, dtype=str)
-    return record
+    return need_keys(record, path, words=int, vocab_size=int, words_sha256=str, weights_sha256=str) if "words" in record else record
+
+
+def _mapped_shard(folder: Path, number: int, rows: int, facts: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The files of one shard by their endings, memory-mapped. `facts`: of the shard or of all of them."""
+    dtype = facts["model"]["dtype"]
+    files = {_DENSE: ((rows, facts["dimension"]), dtype)}
+    if "words" in facts:
+        shape = rows, facts["words"]
+        files |= {_WORDS: (shape, word_type(facts["vocab_size"])), _WEIGHTS: (shape, dtype)}
+    return {ending: _mapped(folder / f"{number:05d}{ending}", *wanted) for ending, wanted in files.items()}
 
 
 def _mapped(path: Path, shape: tuple[int, int], dtype: str) -> np.ndarray:
@@ -66,22 +85,30 @@ def _mapped(path: Path, shape: tuple[int, int], dtype: str) -> np.ndarray:
     return np.asarray(part)
 
 
-def write_shard(
-    folder: Path, number: int, ids: Sequence[str], vectors: Float[np.ndarray, "m d"], dtype: str, model: Mapping[str, Any], source: str
-) -> None:
+def write_shard(folder: Path, number: int, ids: Sequence[str], vectors: Vectors, dtype: str, model: Mapping[str, Any], source: str) -> None:
     """Write one shard, then the file that declares it finished.
 
     Raises:
         InputError: a vector is NaN or Inf, or becomes so in `dtype`; the first such document is named.
     """
-    with np.errstate(over="ignore"):
-        stored = np.ascontiguousarray(vectors.astype(dtype))
-    _check_finite(stored, ids, 0, f"; dtype is {dtype}")
-    path = folder / f"{number:05d}.npy"
-    artifacts.write_array(path, stored)
+    dense = dense_of(vectors)
+    record: dict[str, Any] = {"model": dict(model), "source": source, "rows": len(dense), "dimension": dense.shape[1]}
+    stored = {_DENSE: _stored(dense, ids, dtype)}
+    if isinstance(vectors, WordVectors):
+        record |= {"words": vectors.words.shape[1], "vocab_size": vectors.vocab_size}
+        stored |= {_WORDS: vectors.words.astype(word_type(vectors.vocab_size)), _WEIGHTS: _stored(vectors.weights, ids, dtype)}
+    for ending, array in stored.items():
+        artifacts.write_array(folder / f"{number:05d}{ending}", array)
     failpoints.reach("encode_shard")
-    record = {"model": dict(model), "source": source, "rows": len(stored), "dimension": stored.shape[1]}
-    artifacts.write_json(path.with_suffix(".json"), {**record, "sha256": artifacts.file_sha256(path)})
+    record |= {_HASHES[ending]: artifacts.file_sha256(folder / f"{number:05d}{ending}") for ending in stored}
+    artifacts.write_json(folder / f"{number:05d}.json", record)
+
+
+def _stored(numbers: Float[np.ndarray, "m _"], ids: Sequence[str], dtype: str) -> Float[np.ndarray, "m _"]:
+    with np.errstate(over="ignore"):
+        stored = np.ascontiguousarray(numbers.astype(dtype))
+    _check_finite(stored, ids, 0, f"; dtype is {dtype}")
+    return stored
 
 
 def finish(folder: Path, ids: Sequence[str], source: str) -> dict[str, Any]:
@@ -94,44 +121,19 @@ def finish(folder: Path, ids: Sequence[str], source: str) -> dict[str, Any]:
     rows = sum(record["rows"] for record in records)
     if not records or rows != len(ids):
         raise InputError(f"{folder} holds {rows} vectors for {len(ids)} documents")
-    if any(record["model"] != records[0]["model"] or record["dimension"] != records[0]["dimension"] for record in records):
+    common = ("model", "dimension", *_LEXICAL)
+    if any(record.get(key) != records[0].get(key) for record in records for key in common):
         raise InputError(f"{folder} holds shards of several models; remove it and encode again")
     write_ids(folder / IDS, ids)
     facts = {
         "n": rows,
-        "dimension": records[0]["dimension"],
-        "model": records[0]["model"],
+        **{key: records[0][key] for key in common if key in records[0]},
         "source_sha256": source,
         "ids_sha256": artifacts.file_sha256(folder / IDS),
-        "shards": [{"rows": record["rows"], "sha256": record["sha256"]} for record in records],
+        "shards": [{key: record[key] for key in ("rows", *_HASHES.values()) if key in record} for record in records],
     }
     artifacts.write_json(folder / FACTS, facts)
     return facts
-
-
-def write_ids(path: Path, ids: Sequence[str]) -> None:
-    """One JSON string a line: an id may hold any character, line ends too."""
-    with artifacts.new_file(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as stream:
-        stream.writelines(json.dumps(item, ensure_ascii=False) + "\n" for item in ids)
-
-
-def read_ids(path: Path) -> list[str]:
-    """What `write_ids` wrote.
-
-    Raises:
-        InputError: the file is missing, or not such a list.
-    """
-    try:
-        with open(path, encoding="utf-8", newline="\n") as stream:
-            ids = [json.loads(line) for line in stream]
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not a list of ids, one JSON string a line: {error}") from None
-    other = next((line for line, item in enumerate(ids, start=1) if not isinstance(item, str)), None)
-    if other is not None:
-        raise InputError(f"{path}:{other}: not an id; expected one JSON string a line")
-    return ids
 
 
 class Embeddings:
@@ -140,16 +142,27 @@ class Embeddings:
     A shard is compared with its hash when it is first read from; that reads all of it, once.
 
     Args:
-        paths: the files of `parts`, to be compared with the hashes in `facts`; none for arrays in memory.
+        parts: the dense vectors, in shards. words: word ids and weights of each shard, where there is a lexical part.
+        folder: where the files of `parts` lie, to be compared with the hashes in `facts`; None for arrays in memory.
     Attributes:
-        ids: document ids in row order. n, dimension: shape of the whole. facts: ``embeddings.json``.
+        ids: document ids in row order. n, dimension: shape of the whole, without the lexical part. facts: ``embeddings.json``.
+        lexical: words kept of a text's lexical part, vocab_size: of how many; 0 where there is none.
         sha256: identifies the vectors and ids by content.
     """
 
-    def __init__(self, ids: Sequence[str], parts: Sequence[Float[np.ndarray, "m d"]], facts: Mapping[str, Any], paths: Sequence[Path] = ()):
-        self.ids, self.facts, self._parts = list(ids), dict(facts), list(parts)
-        self._unread = dict(enumerate(paths))
+    def __init__(
+        self,
+        ids: Sequence[str],
+        parts: Sequence[Float[np.ndarray, "m d"]],
+        facts: Mapping[str, Any],
+        folder: Path | None = None,
+        words: Sequence[tuple[np.ndarray, np.ndarray]] = (),
+    ):
+        self.ids, self.facts, self._folder = list(ids), dict(facts), folder
+        self._arrays = {_DENSE: list(parts), _WORDS: [part[0] for part in words], _WEIGHTS: [part[1] for part in words]}
+        self._unread = set() if folder is None else set(range(len(parts)))
         self.n, self.dimension = len(self.ids), int(parts[0].shape[1])
+        self.lexical, self.vocab_size = (int(words[0][0].shape[1]), int(facts["vocab_size"])) if words else (0, 0)
         self._starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
         self.sha256 = artifacts.json_sha256(self.facts)
         if self._starts[-1] != self.n:
@@ -166,38 +179,55 @@ class Embeddings:
             raise InputError(f"{folder} holds no {FACTS}: encoding has not finished there")
         facts = read_facts(folder / FACTS, n=int, dimension=int, model=dict, source_sha256=str, ids_sha256=str, shards=list)
         need_keys(facts["model"], folder / FACTS, dtype=str)
+        if "words" in facts:
+            need_keys(facts, folder / FACTS, words=int, vocab_size=int)
         ids = read_ids(folder / IDS)
         if artifacts.file_sha256(folder / IDS) != facts["ids_sha256"]:
             raise InputError(f"{folder / IDS} was changed after the vectors had been made; remove it and encode again")
-        paths, parts = [folder / f"{number:05d}.npy" for number in range(len(facts["shards"]))], []
-        for path, shard in zip(paths, facts["shards"], strict=True):
-            need_keys(shard, folder / FACTS, rows=int, sha256=str)
-            parts.append(_mapped(path, (shard["rows"], facts["dimension"]), facts["model"]["dtype"]))
-        if not parts:
+        shards = []
+        for number, shard in enumerate(facts["shards"]):
+            need_keys(shard, folder / FACTS, rows=int)
+            shards.append(_mapped_shard(folder, number, shard["rows"], facts))
+            need_keys(shard, folder / FACTS, **{_HASHES[ending]: str for ending in shards[-1]})
+        if not shards:
             raise InputError(f"{folder / FACTS} names no shard; remove it and encode again")
-        return cls(ids, parts, facts, paths)
+        words = [(shard[_WORDS], shard[_WEIGHTS]) for shard in shards if _WORDS in shard]
+        return cls(ids, [shard[_DENSE] for shard in shards], facts, folder, words)
 
     @classmethod
-    def of_array(cls, ids: Sequence[str], vectors: Float[np.ndarray, "n d"]) -> "Embeddings":
-        """The same view over an array in memory."""
-        content = artifacts.arrays_sha256({"vectors": vectors})
-        return cls(ids, [vectors], {"n": len(ids), "content": content, "ids_sha256": artifacts.json_sha256(list(ids))})
+    def of_array(cls, ids: Sequence[str], vectors: Vectors) -> "Embeddings":
+        """The same view over arrays in memory."""
+        facts = {"n": len(ids), "ids_sha256": artifacts.json_sha256(list(ids))}
+        if not isinstance(vectors, WordVectors):
+            return cls(ids, [vectors], {**facts, "content": artifacts.arrays_sha256({"vectors": vectors})})
+        arrays = {"vectors": vectors.dense, "words": vectors.words, "weights": vectors.weights}
+        facts |= {"content": artifacts.arrays_sha256(arrays), "vocab_size": vectors.vocab_size}
+        return cls(ids, [vectors.dense], facts, words=[(vectors.words, vectors.weights)])
 
     def rows(self, start: int, stop: int) -> Float[np.ndarray, "m d"]:
-        """Rows [start, stop) as float32.
+        """Rows [start, stop) as float32, without the lexical part.
 
         Raises:
             InputError: one of them is NaN or Inf; its id is named. A shard was changed.
         """
+        block = self._slice(_DENSE, start, stop).astype(np.float32)
+        _check_finite(block, self.ids, start, "")
+        return block
+
+    def lexical_rows(self, start: int, stop: int) -> csr_array:
+        """The lexical part of rows [start, stop), float32 [m, vocab_size]; raises as `rows` does."""
+        weights = self._slice(_WEIGHTS, start, stop).astype(np.float32)
+        _check_finite(weights, self.ids, start, "")
+        return sparse_rows(self._slice(_WORDS, start, stop), weights, self.vocab_size)
+
+    def _slice(self, kind: str, start: int, stop: int) -> np.ndarray:
         stop = min(stop, self.n)
         first, last = np.searchsorted(self._starts, [start, max(stop - 1, start)], side="right") - 1
         pieces = [
-            self._part(part)[max(start - self._starts[part], 0) : stop - self._starts[part]]
-            for part in range(int(first), min(int(last), len(self._parts) - 1) + 1)
+            self._part(kind, part)[max(start - self._starts[part], 0) : stop - self._starts[part]]
+            for part in range(int(first), min(int(last), len(self._starts) - 2) + 1)
         ]
-        block = np.concatenate(pieces).astype(np.float32)
-        _check_finite(block, self.ids, start, "")
-        return block
+        return np.concatenate(pieces)
 
     def blocks(self, size: int) -> Iterator[tuple[int, Float[np.ndarray, "m d"]]]:
         """(first row, float32 block) from front to back, each of `size` rows but the last."""
@@ -205,28 +235,36 @@ class Embeddings:
             yield start, self.rows(start, start + size)
 
     def take(self, rows: Int[np.ndarray, " k"]) -> Float[np.ndarray, "k d"]:
-        """Single rows by number, as float32.
+        """Single rows by number, as float32, without the lexical part.
 
         Raises:
             InputError: a shard was changed.
         """
+        return self._take(_DENSE, rows, np.float32)
+
+    def lexical_take(self, rows: Int[np.ndarray, " k"]) -> csr_array:
+        """The lexical part of single rows, as `take`."""
+        return sparse_rows(self._take(_WORDS, rows, np.int32), self._take(_WEIGHTS, rows, np.float32), self.vocab_size)
+
+    def _take(self, kind: str, rows: Int[np.ndarray, " k"], dtype: Any) -> np.ndarray:
         parts = np.searchsorted(self._starts, rows, side="right") - 1
-        out = np.empty((len(rows), self.dimension), np.float32)
+        out = np.empty((len(rows), self._arrays[kind][0].shape[1]), dtype)
         for part in np.unique(parts):
             chosen = parts == part
-            out[chosen] = self._part(int(part))[rows[chosen] - self._starts[part]]
+            out[chosen] = self._part(kind, int(part))[rows[chosen] - self._starts[part]]
         return out
 
-    def _part(self, number: int) -> np.ndarray:
-        path = self._unread.get(number)
-        if path is not None:
-            if artifacts.file_sha256(path) != self.facts["shards"][number]["sha256"]:
-                raise InputError(f"{path} was changed after the vectors had been made; remove it and encode again")
-            del self._unread[number]
-        return self._parts[number]
+    def _part(self, kind: str, number: int) -> np.ndarray:
+        if self._folder is not None and number in self._unread:
+            for ending in (ending for ending, arrays in self._arrays.items() if arrays):
+                path = self._folder / f"{number:05d}{ending}"
+                if artifacts.file_sha256(path) != self.facts["shards"][number][_HASHES[ending]]:
+                    raise InputError(f"{path} was changed after the vectors had been made; remove it and encode again")
+            self._unread.remove(number)
+        return self._arrays[kind][number]
 
     def whole(self) -> Float[np.ndarray, "n d"]:
-        """All rows in memory as float32: n x dimension x 4 bytes."""
+        """All rows in memory as float32, without the lexical part: n x dimension x 4 bytes."""
         out = np.empty((self.n, self.dimension), np.float32)
         for start, block in self.blocks(65536):
             out[start : start + len(block)] = block

@@ -7,12 +7,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from denseir_jax.core.console import Meter
 from denseir_jax.data.tokenizer import SpecialIds
 from denseir_jax.models.embedder import Embedder
 from denseir_jax.search.devices import rows_over_devices
+from denseir_jax.search.lexical import Vectors
 from denseir_jax.search.retriever import Retriever, Tower
 
 _BUCKETS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -69,9 +70,13 @@ def _batch_size(length: int, texts: int, batch_tokens: int, multiple: int) -> in
 
 
 @functools.cache
-def _compiled(embedder: Embedder) -> Callable[..., jax.Array]:
-    """One compiled function an embedder, for all encoders of this process: (params, ids, length) -> vectors."""
-    return jax.jit(lambda params, ids, length: embedder.embed(params, ids, length))
+def _compiled(embedder: Embedder) -> Callable[..., Any]:
+    """One compiled function an embedder, for all encoders of this process: (params, ids, length) -> vectors.
+
+    Of a lexical part only the words that are kept leave the device.
+    """
+    embed = embedder.embed_words if embedder.config.lexical else embedder.embed
+    return jax.jit(lambda params, ids, length: embed(params, ids, length))
 
 
 class BatchEncoder:
@@ -99,26 +104,26 @@ class BatchEncoder:
         """Parameters on every local device, for `encode`."""
         return jax.device_put(params, self._whole)
 
-    def encode(self, params: Any, texts: Tokens, meter: Meter | None = None) -> Float[np.ndarray, "n d"]:
+    def encode(self, params: Any, texts: Tokens, meter: Meter | None = None) -> Vectors:
         """float32 vectors of tokenised texts (no special tokens in them); an empty text is [CLS] [SEP]."""
         lengths = np.array([min(len(text) + 2, self.longest) for text in texts], np.int64)
         batches = plan(lengths, self.longest, self.batch_tokens, self._devices)
         if not batches:
-            width = jax.eval_shape(self._embed, params, *(np.zeros(shape, np.int32) for shape in ((1, self.longest), (1,)))).shape[1]
-            return np.zeros((0, width), np.float32)
-        out: Float[np.ndarray, "n d"] | None = None
+            return _room(jax.eval_shape(self._embed, params, *(np.zeros(shape, np.int32) for shape in ((1, self.longest), (1,)))), 0)
+        out: Vectors | None = None
         for batch, vectors in self._computed(params, texts, batches):
             if out is None:
-                out = np.empty((len(texts), vectors.shape[1]), np.float32)
-            out[batch.rows] = np.asarray(vectors)[: len(batch.rows)]
+                out = _room(vectors, len(texts))
+            for kept, found in zip(jax.tree.leaves(out), jax.tree.leaves(vectors), strict=True):
+                kept[batch.rows] = np.asarray(found)[: len(batch.rows)]
             if meter is not None:
                 meter.advance(len(batch.rows))
         assert out is not None
         return out
 
-    def _computed(self, params: Any, texts: Tokens, batches: Sequence[Batch]) -> Iterator[tuple[Batch, jax.Array]]:
+    def _computed(self, params: Any, texts: Tokens, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Any]]:
         """Each batch with its vectors; the next one is already under way on the device while one is read."""
-        pending: tuple[Batch, jax.Array] | None = None
+        pending: tuple[Batch, Any] | None = None
         for batch in batches:
             self.shapes.add((batch.size, batch.length))
             ids, length = self._fill(texts, batch)
@@ -141,13 +146,18 @@ class BatchEncoder:
         return ids, length
 
 
+def _room(shapes: Any, n: int) -> Any:
+    """Arrays on the host for n rows of what is computed: whole numbers or float32."""
+    return jax.tree.map(lambda part: np.empty((n, part.shape[1]), np.float32 if np.dtype(part.dtype).kind == "f" else np.int32), shapes)
+
+
 def for_tower(tower: Tower, retriever: Retriever, longest: int, batch_tokens: int) -> tuple[BatchEncoder, Any]:
     """An encoder for one side of a retriever, and that side's parameters on the devices."""
     encoder = BatchEncoder(tower.embedder, retriever.tokenizer.special_ids, longest, batch_tokens)
     return encoder, encoder.put(tower.params)
 
 
-def encode_queries(retriever: Retriever, queries: Mapping[str, str], batch_tokens: int = 0) -> Float[np.ndarray, "n d"]:
+def encode_queries(retriever: Retriever, queries: Mapping[str, str], batch_tokens: int = 0) -> Vectors:
     """float32 vectors of queries (id -> text), in their order, written as the retriever's template says."""
     encoder, params = for_tower(retriever.query, retriever, retriever.template.query_length, batch_tokens)
     texts = [retriever.template.query(text) for text in queries.values()]

@@ -1,17 +1,21 @@
 """Nearest vectors: the protocol that every index keeps, and the exact one (device matmul + top-k)."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from scipy.sparse import csr_array
 
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.records import Ranking
+from denseir_jax.search import lexical
 from denseir_jax.search.devices import rows_over_devices
 from denseir_jax.search.embeddings import Embeddings
+from denseir_jax.search.lexical import Vectors
 
 Similarity = Literal["dot", "cosine"]
 Found = tuple[Float[np.ndarray, "q k"], Int[np.ndarray, "q k"]]
@@ -30,7 +34,7 @@ class Index(Protocol):
     n: int
     facts: Mapping[str, Any]
 
-    def search(self, queries: Float[np.ndarray, "q d"], k: int) -> Found:
+    def search(self, queries: Vectors, k: int) -> Found:
         """float32 scores [q, k] and int64 rows [q, k]; InputError for a query vector that is NaN or Inf."""
         ...
 
@@ -59,7 +63,8 @@ def check_queries(queries: Float[np.ndarray, "q d"], dimension: int, similarity:
 class ExactIndex:
     """Every score computed in float32, in blocks of the corpus merged by top-k: memory does not grow with the corpus.
 
-    Equal scores are ordered by row, ascending. Queries are split over the local devices.
+    Equal scores are ordered by row, ascending. Queries are split over the local devices. Where vectors have a lexical part,
+    its scores are computed on the host and added to the dense ones.
 
     Args:
         vectors: the corpus. similarity: dot, or cosine (both sides of length 1).
@@ -78,9 +83,10 @@ class ExactIndex:
         self.block_rows, self.query_rows = min(block_rows, _power_of_two(vectors.n)), query_rows
         self.facts: Mapping[str, Any] = {"kind": "exact", "note": note, "n": self.n}
 
-    def search(self, queries: Float[np.ndarray, "q d"], k: int) -> Found:
+    def search(self, queries: Vectors, k: int) -> Found:
         """As `Index.search`; every line is full."""
-        queries = check_queries(queries, self.vectors.dimension, self.similarity)
+        words = _query_words(queries, self.vectors)
+        queries = check_queries(lexical.dense_of(queries), self.vectors.dimension, self.similarity)
         k = min(k, self.n)
         if k < 1 or not len(queries):
             return np.zeros((len(queries), max(k, 0)), np.float32), np.zeros((len(queries), max(k, 0)), np.int64)
@@ -95,9 +101,23 @@ class ExactIndex:
             rows = np.zeros((self.block_rows, block.shape[1]), np.float32)
             rows[: len(block)] = unit(block) if self.similarity == "cosine" else block
             device_rows = jax.device_put(rows, whole)
-            best = [_merge(chunk, device_rows, start, len(block), *found) for chunk, found in zip(chunks, best, strict=True)]
+            added = self._lexical_scores(words, start, range(0, len(padded), size))
+            found = zip(chunks, best, added, strict=True)
+            best = [_merge(chunk, device_rows, start, len(block), *before, more) for chunk, before, more in found]
         scores = np.concatenate([np.asarray(found[0]) for found in best])[: len(queries)]
         return scores, np.concatenate([np.asarray(found[1]) for found in best])[: len(queries)].astype(np.int64)
+
+    def _lexical_scores(self, queries: csr_array | None, start: int, chunks: range) -> Iterator[jax.Array | None]:
+        """Of each chunk of queries with the block at row `start`, padded as both are; None where there is no lexical part."""
+        if queries is None:
+            yield from itertools.repeat(None, len(chunks))
+            return
+        rows = self.vectors.lexical_rows(start, start + self.block_rows)
+        for first in chunks:
+            found = lexical.scores(queries[first : first + chunks.step], rows)
+            padded = np.zeros((chunks.step, self.block_rows), np.float32)
+            padded[: found.shape[0], : found.shape[1]] = found
+            yield jax.device_put(padded, rows_over_devices()[0])
 
 
 @jax.jit
@@ -108,15 +128,48 @@ def _merge(
     valid: Int[Array, ""],
     scores: Float[Array, "q k"],
     rows: Int[Array, "q k"],
+    added: Float[Array, "q m"] | None,
 ) -> tuple[Float[Array, "q k"], Int[Array, "q k"]]:
-    """Top-k of what was found before and of one block. Earlier rows stand first, and top_k keeps the first of equals."""
+    """Top-k of what was found before and of one block. Earlier rows stand first, and top_k keeps the first of equals.
+
+    Args:
+        valid: rows of the block that are real. added: to the dense scores.
+    """
     new = jnp.einsum("qd,md->qm", queries, block, precision=jax.lax.Precision.HIGHEST, preferred_element_type=jnp.float32)
+    new = new if added is None else new + added
     column = jnp.arange(block.shape[0], dtype=jnp.int32)
     new = jnp.where(column < valid, new, -jnp.inf)
     everything = jnp.concatenate([scores, new], axis=1)
     everywhere = jnp.concatenate([rows, jnp.broadcast_to(column + start, new.shape)], axis=1)
     top, position = jax.lax.top_k(everything, scores.shape[1])
     return top, jnp.take_along_axis(everywhere, position, axis=1)
+
+
+def _query_words(queries: Vectors, vectors: Embeddings) -> csr_array | None:
+    """The lexical part of queries.
+
+    Raises:
+        InputError: they have one and the corpus has not, or the other way round, or it is over another vocabulary; NaN or Inf.
+    """
+    words = lexical.rows_of(queries)
+    if words is not None and not np.isfinite(words.data).all():
+        raise InputError("the lexical part of the query vectors is not finite (NaN or Inf)")
+    theirs = 0 if words is None else words.shape[1]
+    if theirs != vectors.vocab_size:
+        raise InputError(f"query vectors have a lexical part over {theirs} words, the index over {vectors.vocab_size}")
+    return words
+
+
+def row_scorer(vectors: Embeddings, queries: Vectors, similarity: Similarity) -> Callable[[int, Int[np.ndarray, " k"]], np.ndarray]:
+    """A function of a query's number and row numbers: the true scores of these rows, computed on the host."""
+    side: Callable[[np.ndarray], np.ndarray] = unit if similarity == "cosine" else np.asarray
+    dense, words = side(lexical.dense_of(queries)), _query_words(queries, vectors)
+
+    def score(query: int, rows: Int[np.ndarray, " k"]) -> np.ndarray:
+        found: np.ndarray = side(vectors.take(rows)) @ dense[query]
+        return found if words is None else found + lexical.scores(words[query : query + 1], vectors.lexical_take(rows))[0]
+
+    return score
 
 
 def _power_of_two(n: int) -> int:

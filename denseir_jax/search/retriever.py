@@ -2,7 +2,7 @@
 
 A training run holds ``encoder/`` (one tower for both sides), or ``encoder_query/`` and ``encoder_passage/``: folders that
 transformers and sentence-transformers load. ``encoder/denseir.json`` adds what they do not say: template, similarity,
-and the hash of the parameters, by which vectors of two models are told apart.
+how many words a lexical part keeps, and the hash of the parameters, by which vectors of two models are told apart.
 """
 
 import dataclasses
@@ -15,12 +15,12 @@ import numpy as np
 
 from denseir_jax.core import artifacts
 from denseir_jax.core.errors import InputError
-from denseir_jax.data.facts import build, read_facts
+from denseir_jax.data.facts import build, need_keys, read_facts
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokenizer import Tokenizer, load_tokenizer
 from denseir_jax.models import hf
-from denseir_jax.models.bert import EncoderConfig
 from denseir_jax.models.embedder import Embedder, EmbedderConfig
+from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.search.index import Similarity
 
 FOLDER, FACTS = "encoder", "denseir.json"
@@ -29,7 +29,7 @@ _SIDES = ("query", "passage")
 
 @dataclasses.dataclass(frozen=True)
 class Tower:
-    """One encoder, its parameters {"encoder": ..., ["projection": ...]} as numpy arrays, the folder of its tokenizer."""
+    """One encoder, its parameters (`Embedder.parts`) as numpy arrays, the folder of its tokenizer."""
 
     embedder: Embedder
     params: Mapping[str, Any]
@@ -54,13 +54,21 @@ class Retriever:
     @property
     def model(self) -> dict[str, Any]:
         """What passage vectors depend on, for manifests: equal here means vectors can be compared."""
+        embedder = dataclasses.asdict(self.passage.embedder.config)
+        if not self.lexical:  # said only where there is one
+            del embedder["lexical"]
         return {
             "params_sha256": self.params_sha256,
             "tokenizer_sha256": self.tokenizer.sha256,
             "template": dataclasses.asdict(self.template),
-            "embedder": dataclasses.asdict(self.passage.embedder.config),
+            "embedder": embedder,
             "similarity": self.similarity,
         }
+
+    @property
+    def lexical(self) -> int:
+        """Words kept of a text's lexical part; 0: vectors are dense alone."""
+        return self.passage.embedder.config.lexical
 
 
 def save_retriever(
@@ -75,8 +83,8 @@ def save_retriever(
     """Write ``encoder/`` (or the two folders and ``encoder/denseir.json``) into a run folder; return the parameters' hash.
 
     Args:
-        towers: one entry, of any name, for a tied retriever; else "query" and "passage". Each holds the parameters
-            {"encoder": ..., ["projection": ...]}; others (heads) are left out.
+        towers: one entry, of any name, for a tied retriever; else "query" and "passage". Each holds the parameters that
+            the embedder needs; others (heads) are left out.
     Raises:
         ValueError: two towers of other names.
     """
@@ -88,14 +96,15 @@ def save_retriever(
     hashes = {}
     for name, params in towers.items():
         folder = run_folder / (FOLDER if tied else f"{FOLDER}_{name}")
-        kept = {part: params[part] for part in ("encoder", "projection") if part in params}
+        kept = {part: params[part] for part in Embedder(encoder, embedder).parts}
         hf.write_folder(folder, encoder, embedder, kept, tokenizer, template)
-        hashes[name] = _tower_sha256(_read_tower(folder))  # of what a reader gets, not of what was meant
+        hashes[name] = _tower_sha256(_read_tower(folder, embedder.lexical))  # of what a reader gets, not of what was meant
     facts = {
         "template": dataclasses.asdict(template),
         "similarity": similarity,
         "towers": "tied" if tied else "untied",
         "params_sha256": _together(list(hashes.values()) if tied else [hashes[side] for side in _SIDES]),
+        **({"lexical": embedder.lexical} if embedder.lexical else {}),
     }
     artifacts.write_json(run_folder / FOLDER / FACTS, facts)
     return str(facts["params_sha256"])
@@ -155,7 +164,9 @@ def _load_own(run_folder: Path, template: TextTemplate | None, name: str = FOLDE
     if facts["similarity"] not in get_args(Similarity):
         raise InputError(f"{run_folder / name / FACTS}: unknown similarity {facts['similarity']!r}")
     folders = [run_folder / name] if facts["towers"] == "tied" else [run_folder / f"{name}_{side}" for side in _SIDES]
-    towers = [_read_tower(folder) for folder in folders]
+    towers = [
+        _read_tower(folder, need_keys({"lexical": 0, **facts}, run_folder / name / FACTS, lexical=int)["lexical"]) for folder in folders
+    ]
     found = _together([_tower_sha256(tower) for tower in towers])
     if found != facts["params_sha256"]:
         raise InputError(
@@ -165,10 +176,17 @@ def _load_own(run_folder: Path, template: TextTemplate | None, name: str = FOLDE
     return Retriever(towers[0], towers[-1], load_tokenizer(towers[0].tokenizer_folder), own, facts["similarity"], found)
 
 
-def _read_tower(folder: Path) -> Tower:
+def _read_tower(folder: Path, lexical: int = 0) -> Tower:
+    """`lexical`: what sentence-transformers' modules cannot say."""
     found = hf.read_folder(folder)
-    kept: dict[str, Any] = {part: found.params[part] for part in ("encoder", "projection") if part in found.params}
-    return Tower(Embedder(found.encoder, found.embedder), kept, found.tokenizer)
+    try:
+        embedder = Embedder(found.encoder, dataclasses.replace(found.embedder, lexical=lexical))
+    except ValueError as error:
+        raise InputError(f"{folder}: {error}") from None
+    lost = [part for part in embedder.parts if part not in found.params]
+    if lost:
+        raise InputError(f"{folder} has a lexical part by its {FACTS}, but no {', '.join(lost)}")
+    return Tower(embedder, {part: found.params[part] for part in embedder.parts}, found.tokenizer)
 
 
 def _similarity(folder: Path, tower: Tower) -> Similarity:

@@ -17,8 +17,10 @@ from denseir_jax.core import artifacts
 from denseir_jax.core.console import say
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.facts import read_facts
+from denseir_jax.models.embedder import WordVectors
 from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.index import ExactIndex, Found, Index, Similarity, check_queries, unit
+from denseir_jax.search.lexical import Vectors, dense_of
 from denseir_jax.search.quiet import quiet_library
 
 FACTS = "index.json"
@@ -63,9 +65,10 @@ class ScannIndex:
         self._searcher, self.n = searcher, int(facts["n"])
         self.facts: Mapping[str, Any] = dict(facts)
 
-    def search(self, queries: Float[np.ndarray, "q d"], k: int) -> Found:
+    def search(self, queries: Vectors, k: int) -> Found:
         """As `Index.search`; a line is short where the probed leaves held fewer than k points."""
-        queries = check_queries(queries, self.facts["dimension"], self.facts["similarity"])
+        need_dense(queries.words.shape[1] if isinstance(queries, WordVectors) else 0)
+        queries = check_queries(dense_of(queries), self.facts["dimension"], self.facts["similarity"])
         return _search(self._searcher, queries, min(k, self.n), self.facts["leaves_to_search"], self.facts["candidates"], self.n)
 
     def save(self, folder: Path) -> None:
@@ -90,8 +93,14 @@ class ScannIndex:
             raise InputError(f"the ScaNN index in {folder} cannot be read: {error}") from None
 
 
+def need_dense(words: int) -> None:
+    """Raises InputError where vectors have a lexical part, of so many words."""
+    if words:
+        raise InputError(f"ScaNN searches dense vectors alone; these have a lexical part of {words} words a text: use index=exact")
+
+
 def open_or_build(
-    folder: Path, vectors: Embeddings, similarity: Similarity, queries: Float[np.ndarray, "q d"], k: int, config: ScannConfig, seed: int
+    folder: Path, vectors: Embeddings, similarity: Similarity, queries: Vectors, k: int, config: ScannConfig, seed: int
 ) -> Index:
     """The index kept in `folder`, or a new one built from `vectors` and saved there. Small corpora get an `ExactIndex`.
 
@@ -100,8 +109,10 @@ def open_or_build(
     Args:
         queries: what recall@k is measured on (a seeded sample of them).
     Raises:
-        InputError: the folder holds an index of other vectors; ScaNN is not installed; a vector is NaN or Inf.
+        InputError: the folder holds an index of other vectors; ScaNN is not installed; a vector is NaN or Inf; vectors have
+            a lexical part.
     """
+    need_dense(vectors.lexical)
     if vectors.n < config.min_points:
         note = f"{vectors.n:,} documents, fewer than min_points={config.min_points:,}"
         say(f"index: {note}: exact search instead of ScaNN")
@@ -112,7 +123,7 @@ def open_or_build(
             raise InputError(f"the index in {folder} was built from other vectors; remove it or use another folder")
         say(f"index: using the one in {folder} (recall@{index.facts['k']} {index.facts['recall']:.3f})")
         return index
-    build(vectors, similarity, queries, k, config, seed).save(folder)
+    build(vectors, similarity, dense_of(queries), k, config, seed).save(folder)
     return ScannIndex.load(folder)  # the one that a restart will search, not its twin in memory
 
 

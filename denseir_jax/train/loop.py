@@ -24,7 +24,7 @@ from denseir_jax.data.batches import RowSource
 from denseir_jax.objectives.base import Objective
 from denseir_jax.parallel import mesh as meshes
 from denseir_jax.parallel import sharding
-from denseir_jax.train import checkpoint, feed, optimizer, step
+from denseir_jax.train import checkpoint, feed, fitting, optimizer, step
 from denseir_jax.train.state import State, create, keys, named
 
 Probe = Callable[[Any], Mapping[str, float]]  # params -> measures
@@ -63,6 +63,7 @@ class Plan:
     mesh: meshes.MeshConfig
     cadence: Cadence
     best: str = ""
+    memory_budget: float = 0.0
 
 
 @dataclasses.dataclass
@@ -83,6 +84,7 @@ class Loop:
         self.meta = {**meta, "batch_size": plan.batch_size, "seed": plan.seed}
         self.mesh = meshes.make(plan.mesh)
         meshes.check_batch(self.mesh, plan.batch_size, plan.micro_batches)
+        self.rows_per_device = plan.batch_size // meshes.batch_shards(self.mesh)
         self.rate = optimizer.learning_rate(plan.optimizer, plan.steps)
         self.transformation = optimizer.make(plan.optimizer, plan.steps)
 
@@ -174,18 +176,25 @@ class Loop:
         return state, last
 
     def _compiled(self, state: State, shardings: State, batch: Any) -> tuple[Callable[..., Any], Any]:
-        make = step.make_train_step(self.objective, self.transformation, self.mesh, self.plan.micro_batches)
         before = time.monotonic()
-        compiled = step.compile_step(make, self.mesh, shardings).lower(state, batch).compile()
-        memory = compiled.memory_analysis()
-        temporary = f", {memory.temp_size_in_bytes / 2**20:,.0f} MiB of temporary memory a device" if memory is not None else ""
+
+        def compiled(micro_batches: int) -> jax.stages.Compiled:
+            make = step.make_train_step(self.objective, self.transformation, self.mesh, micro_batches)
+            return step.compile_step(make, self.mesh, shardings).lower(state, batch).compile()
+
+        found = fitting.fit(compiled, self.plan.micro_batches, self.rows_per_device, self.plan.memory_budget * 2**30)
+        chosen = f" (chosen to fit {self.plan.memory_budget:g} GiB)" if self.plan.memory_budget else ""
+        temporary = f", {found.temporary / 2**20:,.0f} MiB of temporary memory a device" if found.temporary else ""
         size = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         shape = " x ".join(f"{name} {n}" for name, n in self.mesh.shape.items())
         console.say(
-            f"{self.run.stage}: {size:,} parameters, mesh {shape}, batch {self.plan.batch_size:,} in {self.plan.micro_batches} part(s), "
+            f"{self.run.stage}: {size:,} parameters, mesh {shape}, batch {self.plan.batch_size:,} in "
+            f"{found.micro_batches} part(s){chosen}, "
             f"steps {self.plan.steps:,}, compiled in {time.monotonic() - before:.1f} s{temporary}"
         )
-        return compiled, batch
+        if found.micro_batches == self.rows_per_device > 1:
+            console.say(f"{self.run.stage}: parts of one row a device are slow; a larger memory_budget makes fewer of them")
+        return found.step, batch
 
     def _look(self, window: _Window, number: int, metrics: Any) -> None:
         """Fetch one step's metrics, stop if they are not finite, add them to the window."""

@@ -12,12 +12,13 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Float, Int
 
+from denseir_jax.analyses.spread import cosine_spread
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.batches import frame
 from denseir_jax.data.tokenizer import SpecialIds, Tokenizer
 from denseir_jax.data.tokens import TokenStore
-from denseir_jax.models.bert import EncoderConfig
 from denseir_jax.models.embedder import Embedder, EmbedderConfig
+from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.objectives.base import Objective
 
 Embed = Callable[[Any, Any, Any], jax.Array]  # params, ids [b, l], length [b] -> [b, d]
@@ -154,10 +155,3 @@ def best_ranks(scores: Float[np.ndarray, "q n"], relevant: Sequence[np.ndarray])
         others[answers] = False
         ranks.append(1 + int(np.sum(row[others] >= best)))
     return np.asarray(ranks)
-
-
-def cosine_spread(vectors: Float[np.ndarray, "n d"]) -> tuple[float, float]:
-    """Mean and standard deviation of the cosine over all pairs of different rows."""
-    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    cosines = (unit @ unit.T)[np.triu_indices(len(unit), 1)]
-    return float(cosines.mean()), float(cosines.std())

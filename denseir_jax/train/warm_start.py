@@ -13,8 +13,8 @@ from denseir_jax.core.errors import InputError
 from denseir_jax.data.facts import output_of
 from denseir_jax.data.tokenizer import load_tokenizer
 from denseir_jax.models import hf
-from denseir_jax.models.bert import EncoderConfig
 from denseir_jax.models.embedder import EmbedderConfig
+from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.search import retriever
 from denseir_jax.train.state import named
 
@@ -35,16 +35,27 @@ class WarmStart:
     def for_model(self, names: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
         """The leaves that a model with these leaf names takes from here; both towers take the encoder of one.
 
+        A head or decoder is taken whole or not at all: one of another shape starts fresh, which is said.
+
         Raises:
             InputError: some part of the encoder is not there.
         """
-        taken = {name: leaf for name in names if (leaf := self._find(name)) is not None}
-        lost = [name for name in names if "encoder/" in name and name not in taken]
+        found = {name: leaf for name in names if (leaf := self._find(name)) is not None}
+        lost = [name for name in names if "encoder/" in name and name not in found]
         if lost:
             raise InputError(f"{self.origin} lacks {lost[0]!r} (and {len(lost) - 1} more) of the encoder")
-        fresh = sorted({name.split("/")[0] for name in names if name not in taken})
-        unused = sorted({name.split("/")[0] for name in self.leaves} - {name.split("/")[0] for name in taken} - {"encoder"})
-        console.say(f"warm start from {self.origin}: fresh {', '.join(fresh) or 'nothing'}; left out {', '.join(unused) or 'nothing'}")
+        other = {
+            _part(name) for name, shape in names.items() if "encoder/" not in name and (name not in found or found[name].shape != shape)
+        }
+        taken = {name: leaf for name, leaf in found.items() if "encoder/" in name or _part(name) not in other}
+        reshaped = sorted(other & {_part(name) for name in found})
+        fresh = sorted(other - set(reshaped))
+        unused = sorted({_part(name) for name in self.leaves} - {_part(name) for name in taken} - {"encoder"} - other)
+        said = [f"takes {', '.join(sorted({_part(name) for name in taken}))}"]
+        said += [f"fresh: {', '.join(fresh)}"] if fresh else []
+        said += [f"fresh, since theirs has another shape: {', '.join(reshaped)}"] if reshaped else []
+        said += [f"left out: {', '.join(unused)}"] if unused else []
+        console.say(f"warm start from {self.origin}: {'; '.join(said)}")
         return taken
 
     def _find(self, name: str) -> np.ndarray | None:
@@ -54,6 +65,11 @@ class WarmStart:
             if name.startswith(tower):
                 return self.leaves.get(name.removeprefix(tower))
         return None
+
+
+def _part(name: str) -> str:
+    """The head, decoder or tower that a leaf belongs to."""
+    return name.split("/")[0]
 
 
 def load(init_from: str | None) -> WarmStart | None:

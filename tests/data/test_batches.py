@@ -32,7 +32,7 @@ def test_a_row_is_one_window_of_its_document(store):
 
 def test_an_epoch_has_every_document_with_text_once(store, texts):
     source = MaskedTextRows(store, 20, seed=1)
-    assert source.skipped == 1 and source.n_items == len(texts) - 1
+    assert source.counts == {"rows": len(texts) - 1, "empty_pieces": 1} and source.n_items == len(texts) - 1
     first = source.rows(np.arange(source.n_items))["document"]
     assert sorted(first.tolist()) == [row for row in range(len(texts)) if row != 7]
     assert source.names(np.array([0]))[0] == f"d{first[0]}"

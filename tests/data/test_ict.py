@@ -97,7 +97,8 @@ def test_short_pieces_are_left_out_and_counted(store, unit):
         (starts[:38].sum() >= 2) if unit == "sentence" else min(len(ids), 38) >= 20
         for ids, _, starts in (store.piece(row) for row in range(store.n_pieces))
     ]
-    assert source.n_items == sum(enough) and source.skipped == len(enough) - sum(enough) > 0
+    assert source.n_items == sum(enough) < len(enough)
+    assert source.counts == {"rows": sum(enough), "too_short_pieces": len(enough) - sum(enough)}
     used = {store.row_of[name] for name in source.names(np.arange(source.n_items))}
     assert used == set(np.flatnonzero(enough).tolist())
 

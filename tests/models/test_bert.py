@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from denseir_jax.models import bert, heads
-from denseir_jax.models.bert import EncoderConfig
+from denseir_jax.models.shape import EncoderConfig
 
 CONFIG = EncoderConfig(vocab_size=50, hidden=16, layers=2, heads=4, intermediate=24, max_length=12, init_std=0.3)
 IDS = np.array([[2, 7, 9, 3, 0, 0], [2, 11, 12, 13, 14, 3], [2, 3, 0, 0, 0, 0]], np.int32)
@@ -137,7 +137,8 @@ def test_a_stack_of_layers_is_the_encoders_own():
     """Run on the embedding output with the encoder's layers, a stack gives the encoder's states; elsewhere its dropout differs."""
     params = params_of(CONFIG)
     hidden = compiled(lambda p: bert.encode(CONFIG, p, jnp.asarray(IDS), jnp.asarray(LENGTH), row_keys()))(params)
-    run = compiled(lambda x, site: bert.run_layers(CONFIG, 2, params["layers"], x, jnp.asarray(LENGTH), row_keys(), site))
+    visible = bert.real_tokens(jnp.asarray(LENGTH), IDS.shape[1])
+    run = compiled(lambda x, site: bert.run_layers(CONFIG, 2, params["layers"], x, visible, row_keys(), site))
     np.testing.assert_allclose(run(hidden.embedded, bert.LAYERS_SITE), hidden.last, rtol=1e-5, atol=1e-6)
     assert not np.allclose(run(hidden.embedded, bert.HEAD_SITE), hidden.last)
     fresh = bert.init_layers(CONFIG, 2, jax.random.key(1))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from denseir_jax.models import bert
-from denseir_jax.models.bert import EncoderConfig
 from denseir_jax.models.embedder import Embedder, EmbedderConfig
+from denseir_jax.models.shape import EncoderConfig
 
 ENCODER = EncoderConfig(vocab_size=40, hidden=8, layers=1, heads=2, intermediate=16, max_length=10)
 HIDDEN = np.random.default_rng(0).normal(size=(3, 6, 8)).astype(np.float32)

@@ -15,8 +15,8 @@ from denseir_jax.core.errors import InputError
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokenizer import SPECIALS, load_tokenizer, wordpiece
 from denseir_jax.models import bert, heads, hf, sentence
-from denseir_jax.models.bert import EncoderConfig
 from denseir_jax.models.embedder import Embedder, EmbedderConfig
+from denseir_jax.models.shape import EncoderConfig
 
 WORDS = ("dense", "retrieval", "is", "query", "passage", ":", "a", "##s")
 TOKENIZER = wordpiece({token: i for i, token in enumerate((*SPECIALS, *WORDS))}, lowercase=True)

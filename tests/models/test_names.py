@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 from denseir_jax.core.errors import InputError
 from denseir_jax.models import bert, heads, names
-from denseir_jax.models.bert import EncoderConfig
+from denseir_jax.models.shape import EncoderConfig
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 CONFIG = EncoderConfig(vocab_size=21, hidden=8, layers=2, heads=2, intermediate=12, max_length=9)

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from denseir_jax.objectives import masking
-from denseir_jax.objectives.masking import MaskConfig
+from denseir_jax.objectives.masking import MaskConfig, Text
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 SPECIAL, VOCAB, LENGTH = (PAD, UNK, CLS, SEP, MASK), 100, 24
@@ -59,12 +59,15 @@ def greedy(words: dict[int, list[int]], order: np.ndarray, budget: int) -> set[i
 
 
 def draw(config: MaskConfig, data: dict[str, np.ndarray], index: np.ndarray, seed: int = 7) -> masking.Masked:
-    keys = masking.row_keys(seed, masking.ENCODER_MASK, jnp.asarray(index))
     args = (jnp.asarray(data[name]) for name in ("ids", "length", "start"))
-    return jax.tree.map(np.asarray, _draw(config, *args, keys))
+    return jax.tree.map(np.asarray, _draw(config, seed, *args, jnp.asarray(index)))
 
 
-_draw = jax.jit(lambda c, ids, length, start, keys: masking.draw(c, ids, length, start, keys, MASK, SPECIAL, VOCAB), static_argnums=0)
+def _plain_draw(config: MaskConfig, seed: int, ids: jax.Array, length: jax.Array, start: jax.Array, index: jax.Array) -> masking.Masked:
+    return masking.draw(config, Text.of(ids, length, start, index, SPECIAL, seed), MASK, VOCAB)[0]
+
+
+_draw = jax.jit(_plain_draw, static_argnums=(0, 1))
 
 
 @jax.jit
@@ -83,7 +86,7 @@ def test_greedy_fill_equals_plain_python(seed: int, rate: float, words: float) -
     rng = np.random.default_rng(seed)
     data = rows(rng, 16, words=words)
     order = np.stack([rng.permutation(LENGTH) for _ in range(16)]).astype(np.int32)
-    budget = masking.budget_table(MaskConfig(rate), LENGTH)[data["length"]]
+    budget = masking.budget_table(MaskConfig(rate), LENGTH)[0, data["length"]]
     sizes, taken = map(np.asarray, _fill(*(data[k] for k in ("ids", "length", "start")), order, budget))
     for i in range(16):
         whole = words_of(data["ids"][i], int(data["length"][i]), data["start"][i])
@@ -97,7 +100,7 @@ def test_greedy_fill_equals_plain_python(seed: int, rate: float, words: float) -
 def test_a_mask_is_whole_words_within_the_budget(index: int, config: MaskConfig) -> None:
     data = rows(np.random.default_rng(index), 32)
     masked = draw(config, data, index + np.arange(32, dtype=np.int32))
-    budget = masking.budget_table(config, LENGTH)[data["length"]]
+    budget = masking.budget_table(config, LENGTH)[0, data["length"]]
     for i in range(32):
         positions = chosen(masked, i)
         words = words_of(data["ids"][i], int(data["length"][i]), data["start"][i])
@@ -114,10 +117,10 @@ def test_a_mask_is_whole_words_within_the_budget(index: int, config: MaskConfig)
 
 
 def test_budgets() -> None:
-    table = masking.budget_table(MaskConfig(0.15), 512)
+    (table,) = masking.budget_table(MaskConfig(0.15), 512)
     assert [int(table[t + 2]) for t in (0, 1, 10, 30, 126)] == [1, 1, 2, 4, 19]  # 1.5 -> 2, 4.5 -> 4, 18.9 -> 19
-    assert [int(masking.budget_table(MaskConfig(0.5, True), 12)[t]) for t in (5, 10, 12)] == [2, 5, 6]  # 2.5 -> 2
-    assert int(masking.budget_table(MaskConfig(1.0), 20)[20]) == 18
+    assert [int(masking.budget_table(MaskConfig(0.5, True), 12)[0, t]) for t in (5, 10, 12)] == [2, 5, 6]  # 2.5 -> 2
+    assert int(masking.budget_table(MaskConfig(1.0), 20)[0, 20]) == 18
 
 
 def test_an_empty_mask_where_no_word_fits() -> None:
@@ -153,7 +156,7 @@ def test_eight_devices_draw_the_masks_of_one() -> None:
     by_rows = NamedSharding(mesh, P("data"))
     args = [jax.device_put(x, by_rows) for x in (data["ids"], data["length"], data["start"], index)]
     with jax.set_mesh(mesh):
-        spread = jax.jit(lambda *x: masking.draw(MaskConfig(), *x[:3], masking.row_keys(7, 1, x[3]), MASK, SPECIAL, VOCAB))(*args)
+        spread = jax.jit(lambda *x: _plain_draw(MaskConfig(), 7, *x))(*args)
     assert len(spread.ids.sharding.device_set) == 8
     for got, expected in zip(spread, draw(MaskConfig(), data, index), strict=True):
         np.testing.assert_array_equal(got, expected)

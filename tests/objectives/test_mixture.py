@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_pair_objectives import B, group_rows, pair_rows
-from tiny_model import context, masked_rows, params_of, run, same_in_parts
+from tiny_model import context, evaluate, masked_rows, params_of, quick, run, same_in_parts
 
 from denseir_jax.core.config import card, identity, parse
 from denseir_jax.core.errors import ConfigError
+from denseir_jax.models import bert
 from denseir_jax.objectives.base import Objective
 from denseir_jax.objectives.mixture import MixedRows, MixtureConfig
 from denseir_jax.objectives.registry import register, registry
@@ -19,7 +20,7 @@ SMALL = context(layers=0)
 
 
 def mixture(**weights: float) -> MixtureConfig:
-    parts = {"pairs": {"name": "ict", "temperature": 0.5}, "text": {"name": "condenser", "n_head_layers": 0, "late_mlm": False}}
+    parts = {"pairs": {"name": "ict", "temperature": 0.5}, "text": {"name": "bottleneck", "n_head_layers": 0, "late_mlm": False}}
     return parse(MixtureConfig, {"parts": parts, "weights": weights})
 
 
@@ -55,6 +56,75 @@ def test_a_part_of_weight_zero_is_left_out() -> None:
     np.testing.assert_allclose(
         run(objective, params_of(objective), only_pairs)[0], run(alone, params_of(objective), pair_rows())[0], rtol=1e-6
     )
+
+
+def masked_mixture(**second: Any) -> Any:
+    """MLM and a bottleneck; equal masks unless `second` says otherwise."""
+    parts = {"bottleneck": {"name": "bottleneck", "n_head_layers": 1, "late_mlm": False, **second}, "plain": {"name": "mlm"}}
+    return parse(MixtureConfig, {"parts": parts, "weights": {"bottleneck": 1.0, "plain": 0.5}}).build(context())
+
+
+def encoder_passes(objective: Any, rows: Any, monkeypatch: pytest.MonkeyPatch) -> int:
+    params, calls, encode = params_of(objective), list[int](), bert.encode
+
+    def counted(*args: Any, **more: Any) -> Any:
+        calls.append(1)
+        return encode(*args, **more)
+
+    monkeypatch.setattr(bert, "encode", counted)
+    jax.eval_shape(lambda: objective.per_row(params, rows, None, False)[1])
+    monkeypatch.undo()
+    return len(calls)
+
+
+def test_parts_that_read_alike_share_rows_and_one_encoder_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the loss and gradients of the parts apart, and the work of the first."""
+    objective, alone = masked_mixture(), masked_rows(4)
+    shared = {name if name == "index" else f"bottleneck/{name}": value for name, value in alone.items()}
+    assert set(objective.fields()) == set(shared)
+    assert encoder_passes(objective, shared, monkeypatch) == 1
+    params = params_of(objective)
+
+    def apart(params: Any) -> jax.Array:
+        return (
+            evaluate(objective.parts["bottleneck"], False, params, alone)[0]
+            + 0.5 * evaluate(objective.parts["plain"], False, params, alone)[0]
+        )
+
+    losses = [lambda p: evaluate(objective, False, p, shared)[0], apart]
+    (loss, gradients), (want, expected) = quick(lambda p: [jax.value_and_grad(f)(p) for f in losses])(params)
+    np.testing.assert_allclose(loss, want, rtol=1e-6)
+    for got, exact in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, exact, rtol=1e-4, atol=1e-6)
+    metrics = run(objective, params, shared)[1]
+    assert metrics["tokens"][0] == alone["length"].sum() and metrics["cells"][0] == alone["input_ids"].size, "read once, counted once"
+    same_in_parts(objective, shared)
+
+
+@pytest.mark.parametrize("second", [{"mask": {"rate": 0.3}}, {"crop": "head"}])
+def test_parts_that_read_differently_do_not_share(second: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    objective = masked_mixture(**second)
+    own = {f"{part}/{name}": value for part in objective.parts for name, value in masked_rows(4).items() if name != "index"}
+    rows = own | {"index": masked_rows(4)["index"]}
+    assert set(objective.fields()) == set(rows)
+    assert encoder_passes(objective, rows, monkeypatch) == 2
+    assert len({objective.parts[name].reading for name in objective.parts}) == 2
+
+
+def test_the_shared_pass_keeps_the_layers_that_any_part_reads() -> None:
+    """The first part alone would not collect them."""
+    parts = {"a": {"name": "mlm"}, "b": {"name": "bottleneck", "n_head_layers": 0, "late_mlm": False}}
+    objective: Any = parse(MixtureConfig, {"parts": parts, "weights": {"a": 1.0, "b": 1.0}}).build(context())
+    alone = masked_rows(4)
+    shared = {name if name == "index" else f"a/{name}": value for name, value in alone.items()}
+    found = quick(
+        lambda p: [
+            objective.per_row(p, shared, None, False)[1]["b/head_mlm"],
+            objective.parts["b"].per_row(p, alone, None, False)[1]["head_mlm"],
+        ]
+    )
+    for got, want in zip(*found(params_of(objective)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
 class Source:
@@ -95,14 +165,15 @@ def test_parts_that_share_no_encoder_or_no_shape_are_refused() -> None:
     )
     with pytest.raises(ConfigError, match="'b' of the mixture has no encoder"):
         two.build(SMALL)
-    heads = {name: {"name": "condenser", "n_head_layers": n} for name, n in (("a", 1), ("b", 2))}
+    heads = {name: {"name": "bottleneck", "n_head_layers": n} for name, n in (("a", 1), ("b", 2))}
     with pytest.raises(ConfigError, match="different shapes for the shared parameters 'head'"):
         parse(MixtureConfig, {"parts": heads, "weights": {"a": 1.0, "b": 1.0}}).build(SMALL)
 
 
 def test_objectives_are_found_by_themselves() -> None:
-    assert set(registry()) == {"condenser", "contrastive", "ict", "mixture", "mlm"}
-    for name in ("condenser", "contrastive", "ict", "mlm"):
+    alone = {"bag_of_words", "bottleneck", "cocondenser", "contrastive", "ict", "mlm", "retromae", "seed"}
+    assert set(registry()) == alone | {"mixture"}
+    for name in alone:
         config = registry()[name]()
         assert parse(registry()[name], card(config)) == config, "a card holds the whole config"
         assert isinstance(config.build(context()), Objective) and identity(config)["name"] == name

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from denseir_jax.models.bert import EncoderConfig
 from denseir_jax.models.embedder import EmbedderConfig
+from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.objectives.base import Context, Objective
 
 PAD, UNK, CLS, SEP, MASK = range(5)
@@ -37,6 +37,13 @@ def masked_rows(b: int, seed: int = 0, length: int = LENGTH) -> dict[str, jax.Ar
     inside = (np.arange(length) > 0) & (np.arange(length) < np.asarray(size)[:, None] - 1)
     start = (np.random.default_rng(seed).random((b, length)) < 0.7) & inside
     return {"input_ids": ids, "length": size, "word_start": jnp.asarray(start, jnp.int32), "index": jnp.arange(b, dtype=jnp.int32) + 11}
+
+
+def span_rows(b: int, seed: int = 0) -> dict[str, jax.Array]:
+    """Two texts a row, as objectives on pairs of spans read them; rows 0 and 2 are one document."""
+    one, other = masked_rows(b, seed), masked_rows(b, seed + 1)
+    pairs = {name: jnp.stack([one[name], other[name]], axis=1) for name in one if name != "index"}
+    return pairs | {"index": one["index"], "document": jnp.arange(b).at[2].set(0)}
 
 
 def keys(rows: dict[str, jax.Array]) -> jax.Array:
@@ -71,12 +78,10 @@ def evaluate(objective: Objective, train: bool, params: Any, rows: Any) -> Any:
 
 def in_parts(objective: Objective, params: Any, rows: Any, n: int) -> Any:
     """The loss with rows encoded in n parts, with dropout."""
-    found = []
-    for part in range(n):
-        chunk = {name: jnp.split(value, n)[part] for name, value in rows.items()}
-        found.append(objective.per_row(params, chunk, keys(chunk), True))
-    vectors = jax.tree.map(lambda *x: jnp.concatenate(x), *(vectors for vectors, _ in found))
-    sums = jax.tree.map(lambda *x: sum(x), *(sums for _, sums in found))
+    chunks = {name: value.reshape(n, -1, *value.shape[1:]) for name, value in rows.items()}
+    vectors, sums = jax.lax.map(lambda chunk: objective.per_row(params, chunk, keys(chunk), True), chunks)
+    vectors = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), vectors)
+    sums = jax.tree.map(lambda x: x.sum(0), sums)
     return objective.over_batch(params, vectors, sums, rows)[0]
 
 

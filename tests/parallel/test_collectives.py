@@ -10,12 +10,13 @@ import numpy as np
 import optax
 import pytest
 
-from denseir_jax.models.bert import EncoderConfig
 from denseir_jax.models.dropout import keyed_dropout
 from denseir_jax.models.embedder import EmbedderConfig
+from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.objectives.base import Context, Objective
-from denseir_jax.objectives.bottleneck import CondenserConfig
+from denseir_jax.objectives.bottleneck import BottleneckConfig
 from denseir_jax.objectives.contrastive import ContrastiveConfig
+from denseir_jax.objectives.masked_text import Reading
 from denseir_jax.objectives.masking import MaskConfig
 from denseir_jax.objectives.mlm import Mlm
 from denseir_jax.parallel import mesh as meshes
@@ -26,7 +27,7 @@ from denseir_jax.train import state, step
 
 ROWS, PASSAGE, QUERY, HIDDEN, VOCAB = 32, 13, 9, 64, 90  # no other size is 13 or 9
 COLLECTIVE = re.compile(r" = (.*?) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)(?:-start)?\(")
-CONFIGS: dict[str, Any] = {"condenser": CondenserConfig(n_head_layers=1), "contrastive": ContrastiveConfig(group_size=2, tied=False)}
+CONFIGS: dict[str, Any] = {"condenser": BottleneckConfig(n_head_layers=1), "contrastive": ContrastiveConfig(group_size=2, tied=False)}
 Shape = tuple[int, int, int]
 
 
@@ -122,7 +123,7 @@ class Pairs(Mlm):
 
 @pytest.mark.parametrize("shape, micro_batches", [((8, 1, 1), 2), ((2, 1, 1), 8), ((4, 2, 1), 2), ((2, 2, 2), 4)])
 def test_micro_batches_on_devices_give_what_the_whole_gives(shape: Shape, micro_batches: int) -> None:
-    rng, pairs = np.random.default_rng(0), Pairs(build("condenser").context, MaskConfig(), "random")  # type: ignore[attr-defined]
+    rng, pairs = np.random.default_rng(0), Pairs(build("condenser").context, Reading(MaskConfig(), "random"))  # type: ignore[attr-defined]
     params, x = (jnp.asarray(rng.normal(size=size), jnp.float32) for size in ((6, 4), (16, 6)))
 
     def run(shape: Shape, n: int) -> Any:

@@ -18,13 +18,15 @@ from denseir_jax.core.command import execute
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokenizer import load_tokenizer
-from denseir_jax.models.bert import EncoderConfig
+from denseir_jax.models.decoders import DecoderConfig
 from denseir_jax.models.embedder import EmbedderConfig
+from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.objectives.base import Context
-from denseir_jax.objectives.bottleneck import CondenserConfig
+from denseir_jax.objectives.bottleneck import BottleneckConfig
 from denseir_jax.objectives.contrastive import ContrastiveConfig
 from denseir_jax.objectives.ict import IctConfig
 from denseir_jax.objectives.mlm import MlmConfig
+from denseir_jax.objectives.seed import SeedConfig
 from denseir_jax.pipeline.stages.finetune import FinetuneConfig
 from denseir_jax.pipeline.stages.finetune import stage as finetune
 from denseir_jax.pipeline.stages.mine import MineConfig
@@ -72,7 +74,7 @@ def condenser(made, beir_tokens) -> Path:
         tokens=str(beir_tokens),
         steps=2,
         batch_size=16,
-        objective=CondenserConfig(n_head_layers=1),
+        objective=BottleneckConfig(n_head_layers=1),
         encoder=ENCODER,
         embedder=EMBEDDER,
         cadence=Cadence(log=1, save=0),
@@ -132,7 +134,7 @@ def test_pretraining_goes_on_with_its_heads_and_finetuning_leaves_them(condenser
         steps=1,
         batch_size=16,
         init_from=f"run:{condenser}",
-        objective=CondenserConfig(n_head_layers=1),
+        objective=BottleneckConfig(n_head_layers=1),
         encoder=dataclasses.replace(ENCODER, hidden=8, layers=3),  # what is started from says better
         embedder=EMBEDDER,
         optimizer=still,
@@ -141,7 +143,7 @@ def test_pretraining_goes_on_with_its_heads_and_finetuning_leaves_them(condenser
     went_on = load_file(tmp_path / "more" / "params.safetensors")
     assert went_on.keys() == start.keys() and {name.split("/")[0] for name in start} == {"encoder", "mlm_head", "head"}
     assert all(np.array_equal(went_on[name], start[name]) for name in start)
-    assert "fresh nothing; left out nothing" in capsys.readouterr().err
+    assert f"warm start from run:{condenser}: takes encoder, head, mlm_head\n" in capsys.readouterr().err
 
     towers = ContrastiveConfig(group_size=2, similarity="cosine", tied=False)
     config = settings(beir, beir_tokens, negatives, init_from=f"run:{condenser}", objective=towers, optimizer=still, steps=1)
@@ -151,9 +153,36 @@ def test_pretraining_goes_on_with_its_heads_and_finetuning_leaves_them(condenser
     for name, leaf in start.items():
         if name.startswith("encoder/"):
             assert np.array_equal(tuned[f"query/{name}"], leaf) and np.array_equal(tuned[f"passage/{name}"], leaf)
-    assert "left out head, mlm_head" in capsys.readouterr().err
+    assert "left out: head, mlm_head" in capsys.readouterr().err
     manifest = finished_run(tmp_path / "tuned", ["finetune"])
     assert manifest["encoder"]["hidden"] == 32 and manifest["inputs"].keys() >= {"init_from", "tokens", "training_set"}
+
+
+def test_another_decoder_starts_fresh_or_as_the_encoders_last_layers(condenser, beir_tokens, tmp_path, capsys):
+    def params(name: str, start: Path, objective: object) -> dict[str, np.ndarray]:
+        still = {"steps": 1, "batch_size": 16, "optimizer": OptimizerConfig(lr=1e-30), "encoder": ENCODER, "embedder": EMBEDDER}
+        config = PretrainConfig(tokens=str(beir_tokens), init_from=f"run:{start}", objective=objective, **still)
+        execute(pretrain, config, tmp_path / name)
+        return load_file(tmp_path / name / "params.safetensors")
+
+    first, seed = load_file(condenser / "params.safetensors"), SeedConfig(decoder=DecoderConfig(layers=1, heads=2, intermediate=32))
+    deeper = params("deeper", condenser, BottleneckConfig(n_head_layers=2))
+    assert "takes encoder, mlm_head; fresh, since theirs has another shape: head\n" in capsys.readouterr().err
+    written = params("seed", condenser, seed)
+    assert "takes encoder, mlm_head; fresh: decoder; left out: head\n" in capsys.readouterr().err
+    exported = load_file(next((tmp_path / "seed").glob("encoder*/*.safetensors")))
+    assert exported and not [name for name in exported if "decoder" in name and "predictions" not in name]
+    again = params("again", tmp_path / "seed", seed)
+    assert again.keys() == written.keys() and all(np.abs(again[name] - written[name]).max() < 1e-20 for name in written)
+    assert "takes decoder, encoder, mlm_head\n" in capsys.readouterr().err
+    copied = params("copied", tmp_path / "seed", BottleneckConfig(tokens="masked", n_head_layers=1, head_init="last"))
+    name = "layers/ffn/up/kernel"
+    assert deeper["head/ffn/up/kernel"].shape[0] == 2
+    for found in (deeper, written, again, copied):
+        assert np.array_equal(found[f"encoder/{name}"], first[f"encoder/{name}"])
+    assert np.array_equal(copied["head/ffn/up/kernel"], first[f"encoder/{name}"][-1:]), "SimLM's decoder, after the warm start"
+    kept = params("kept", condenser, BottleneckConfig(tokens="masked", n_head_layers=1, head_init="last"))
+    assert np.array_equal(kept["head/ffn/up/kernel"], first["head/ffn/up/kernel"])
 
 
 def test_two_towers_are_trained_exported_and_differ(beir, beir_tokens, negatives, tmp_path):

@@ -19,7 +19,7 @@ LINKS = ["prepare", "negatives", "tune", "vectors", "found"]
 CARD = """
 from denseir_jax.core.config import card
 from denseir_jax.data.template import TextTemplate
-from denseir_jax.models.bert import EncoderConfig
+from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.objectives.contrastive import ContrastiveConfig
 from denseir_jax.pipeline.chain import PipelineConfig

@@ -16,7 +16,7 @@ from denseir_jax.parallel.mesh import MeshConfig
 from denseir_jax.train import loop
 from denseir_jax.train.loop import Cadence, Plan
 from denseir_jax.train.optimizer import OptimizerConfig
-from denseir_jax.train.state import on_host
+from denseir_jax.train.state import nested, on_host
 
 PLAN = Plan(
     steps=6,
@@ -67,6 +67,18 @@ def test_more_steps_go_on_and_fewer_change_nothing(six, tmp_path):
     again, steps, now = train(tmp_path, steps=4)
     assert steps == 6 and now["loss"] == last["loss"], "the last metrics are those of the parameters"
     assert all(np.array_equal(again[name], want[name]) for name in want)
+
+
+def test_a_decoder_is_saved_and_goes_on_with_its_encoder(tmp_path):
+    """Only the export leaves it behind."""
+    seed, often = build("seed", layers=0, scan=True), {"cadence": Cadence(log=1, save=1)}
+    want, _, last = train(tmp_path / "whole", objective=seed, steps=2, **often)
+    train(tmp_path / "run", objective=seed, steps=1, **often)
+    got, steps, now = train(tmp_path / "run", objective=seed, steps=2, **often)
+    assert steps == 2 and now["loss"] == last["loss"]
+    assert {name.split("/")[0] for name in got} == {"encoder", "mlm_head", "decoder"}
+    assert all(np.array_equal(got[name], want[name]) for name in want)
+    assert set(seed.towers(nested(got))["encoder"]) == {"encoder"}
 
 
 def test_goes_on_with_other_parts_mesh_and_cadence(six, tmp_path):

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from denseir_jax.analyses.spread import cosine_spread
 from denseir_jax.data.tokenizer import SpecialIds
 from denseir_jax.train import probes
 
@@ -16,8 +17,8 @@ def test_cosine_spread_is_over_all_pairs_of_different_rows():
     vectors = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     pairs = [unit[i] @ unit[j] for i in range(7) for j in range(i)]
-    np.testing.assert_allclose(probes.cosine_spread(vectors), (np.mean(pairs), np.std(pairs)), rtol=1e-5)
-    np.testing.assert_allclose(probes.cosine_spread(np.ones((3, 4), np.float32)), (1.0, 0.0), atol=1e-6)
+    np.testing.assert_allclose(cosine_spread(vectors), (np.mean(pairs), np.std(pairs)), rtol=1e-5)
+    np.testing.assert_allclose(cosine_spread(np.ones((3, 4), np.float32)), (1.0, 0.0), atol=1e-6)
 
 
 def test_texts_are_framed_cut_and_padded():

@@ -62,6 +62,7 @@ CASES = [
     *(("mlm", 1, *case) for case in [(EIGHT, 1), (FSDP, 2)]),
     *(("contrastive", 1, *case) for case in [(ONE, BATCH), (CUBE, 4)]),
     ("mixture", 0, CUBE, 2),  # of ICT and Condenser
+    ("cocondenser", 0, FSDP, 2),
 ]
 
 

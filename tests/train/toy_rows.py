@@ -7,15 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from denseir_jax.models.bert import EncoderConfig
+from denseir_jax.models.decoders import DecoderConfig
 from denseir_jax.models.dropout import keyed_dropout
 from denseir_jax.models.embedder import EmbedderConfig
+from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.objectives.base import Context, Field, Objective, Similarity, token_counts
-from denseir_jax.objectives.bottleneck import CondenserConfig
+from denseir_jax.objectives.bottleneck import BottleneckConfig
+from denseir_jax.objectives.cocondenser import CoCondenserConfig
 from denseir_jax.objectives.contrastive import ContrastiveConfig
 from denseir_jax.objectives.ict import IctConfig
 from denseir_jax.objectives.mixture import MixtureConfig
 from denseir_jax.objectives.mlm import MlmConfig
+from denseir_jax.objectives.seed import SeedConfig
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 VOCAB, PASSAGE, QUERY, KNOWN = 90, 12, 8, 3
@@ -23,11 +26,13 @@ _WIDTHS = {"input_ids": PASSAGE, "word_start": PASSAGE, "query_ids": QUERY, "pas
 
 CONFIGS = {
     "mlm": MlmConfig(),
-    "condenser": CondenserConfig(n_head_layers=1),
+    "condenser": BottleneckConfig(n_head_layers=1),
+    "cocondenser": CoCondenserConfig(n_head_layers=1),
+    "seed": SeedConfig(decoder=DecoderConfig(layers=1, heads=2)),
     "ict": IctConfig(temperature=0.5, symmetric=True),
     "contrastive": ContrastiveConfig(group_size=2, temperature=0.5, tied=False),
     "mixture": MixtureConfig(
-        parts={"pairs": IctConfig(), "masked": CondenserConfig(n_head_layers=1)}, weights={"pairs": 1.0, "masked": 0.5}
+        parts={"pairs": IctConfig(), "masked": BottleneckConfig(n_head_layers=1)}, weights={"pairs": 1.0, "masked": 0.5}
     ),
 }
 
@@ -71,10 +76,10 @@ class ToyRows:
         at = np.arange(width)
         if field.endswith("length"):
             return lengths[: int(np.prod(shape))].reshape(shape)
-        if field == "word_start":
-            return (rng.random(width) < 0.7) & (at > 0) & (at < lengths[0] - 1)
         count = int(np.prod(shape[:-1]))
         real = lengths[:count, None]
+        if field == "word_start":
+            return ((rng.random((count, width)) < 0.7) & (at > 0) & (at < real - 1)).reshape(shape)
         ids = np.where(at < real - 1, rng.integers(5, VOCAB, (count, width)), PAD)
         ids[:, 0] = CLS
         ids[at == real - 1] = SEP
@@ -96,6 +101,9 @@ class Line:
     def init(self, key: jax.Array) -> dict[str, Any]:
         kernel = jax.random.normal(key, (PASSAGE, 8)) * 0.1
         return {"projection": {"dense": {"kernel": kernel, "bias": jnp.zeros(8)}}}
+
+    def derived(self, leaves: Any) -> dict[str, Any]:
+        return {}
 
     def per_row(self, params: Any, rows: Any, keys: Any, train: bool) -> tuple[dict[str, Any], dict[str, Any]]:
         x = rows["input_ids"] / jnp.float32(VOCAB)

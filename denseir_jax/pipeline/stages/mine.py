@@ -29,7 +29,8 @@ from denseir_jax.search import negatives, scann_index, shards
 from denseir_jax.search.bm25 import Bm25, Bm25Config
 from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.encode import encode_queries
-from denseir_jax.search.index import ExactIndex, Index, to_ranking, unit
+from denseir_jax.search.index import ExactIndex, Index, row_scorer, to_ranking
+from denseir_jax.search.lexical import Vectors
 from denseir_jax.search.negatives import Mined, NegativesConfig
 from denseir_jax.search.retriever import Retriever, folder_of, load_retriever
 from denseir_jax.search.scann_index import ScannConfig
@@ -159,6 +160,8 @@ def _by_bm25(run: Run, dataset: Dataset, queries: Mapping[str, str], known: Mapp
 def _by_vectors(run: Run, dataset: Dataset, queries: Mapping[str, str], known: Mapping[str, Sequence[str]]) -> Searched:
     config: MineConfig = run.config
     retriever = load_retriever(config.retriever, given(config.template))
+    if config.index == "scann":
+        scann_index.need_dense(retriever.lexical)  # before the corpus is encoded
     passages = _passages(run, dataset, retriever)
     vectors = encode_queries(retriever, queries, config.batch_tokens)
     index: Index
@@ -184,16 +187,15 @@ def _passages(run: Run, dataset: Dataset, retriever: Retriever) -> Embeddings:
 
 
 def _positive_scores(
-    retriever: Retriever, passages: Embeddings, queries: Mapping[str, str], vectors: np.ndarray, known: Mapping[str, Sequence[str]]
+    retriever: Retriever, passages: Embeddings, queries: Mapping[str, str], vectors: Vectors, known: Mapping[str, Sequence[str]]
 ) -> dict[str, float]:
     """Score of each query's best positive, retrieved or not; nan where none is in the corpus."""
     row_of = {item: row for row, item in enumerate(passages.ids)}
-    scores = {}
-    for query, vector in zip(queries, unit(vectors) if retriever.similarity == "cosine" else vectors, strict=True):
+    scores, best = row_scorer(passages, vectors, retriever.similarity), {}
+    for number, query in enumerate(queries):
         rows = np.array([row_of[item] for item in known[query] if item in row_of], np.int64)
-        found = passages.take(rows)
-        scores[query] = _largest(((unit(found) if retriever.similarity == "cosine" else found) @ vector).tolist())
-    return scores
+        best[query] = _largest(scores(number, rows).tolist())
+    return best
 
 
 def _largest(scores: Sequence[float]) -> float:

@@ -1,12 +1,11 @@
 """What ranks a dataset's passages for `evaluate`: a retriever, BM25, or both as a hybrid."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
 
 from denseir_jax.core.console import say
 from denseir_jax.core.errors import InputError
@@ -19,9 +18,10 @@ from denseir_jax.search import shards
 from denseir_jax.search.bm25 import Bm25
 from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.encode import encode_queries
-from denseir_jax.search.index import ExactIndex, Index, to_ranking, unit
+from denseir_jax.search.index import ExactIndex, Index, row_scorer, to_ranking
+from denseir_jax.search.lexical import Vectors
 from denseir_jax.search.retriever import load_retriever
-from denseir_jax.search.scann_index import ScannConfig, open_or_build
+from denseir_jax.search.scann_index import ScannConfig, need_dense, open_or_build
 
 INDEX = "index"
 
@@ -70,6 +70,8 @@ class Dense:
     def __init__(self, config: EvaluateConfig, dataset: Dataset, folder: Path):
         self._config, self._folder = config, folder
         self._retriever = load_retriever(config.retriever, given(config.template))
+        if config.index == "scann":
+            need_dense(self._retriever.lexical)  # before the corpus is encoded
         self._vectors = self._open_vectors(dataset)
         self.ids = self._vectors.ids
         self._row = {document: row for row, document in enumerate(self.ids)}
@@ -89,31 +91,31 @@ class Dense:
         """As `Ranker.rank`."""
         return self.search(queries, self.encode(queries)), self.facts
 
-    def encode(self, queries: Mapping[str, str]) -> Float[np.ndarray, "q d"]:
+    def encode(self, queries: Mapping[str, str]) -> Vectors:
         """Vectors of the queries, in their order."""
         return encode_queries(self._retriever, queries)
 
-    def search(self, queries: Mapping[str, str], vectors: Float[np.ndarray, "q d"]) -> Ranking:
+    def search(self, queries: Mapping[str, str], vectors: Vectors) -> Ranking:
         """The best passages of queries with known vectors."""
         index = self._index = self._index or self._open(vectors)
         scores, rows = index.search(vectors, self._config.depth)
         return to_ranking(list(queries), self.ids, scores, rows)
 
-    def _open(self, queries: Float[np.ndarray, "q d"]) -> Index:
+    def _open(self, queries: Vectors) -> Index:
         if self._config.index == "exact":
             return ExactIndex(self._vectors, self._retriever.similarity)
         depth = min(self._config.depth, 100)
         settings = ScannConfig()
         return open_or_build(self._folder / INDEX, self._vectors, self._retriever.similarity, queries, depth, settings, self._config.seed)
 
-    def scorer(self, queries: Mapping[str, str], vectors: Float[np.ndarray, "q d"]) -> Scorer:
+    def scorer(self, queries: Mapping[str, str], vectors: Vectors) -> Scorer:
         """True scores of any passages for these queries."""
-        side: Callable[[np.ndarray], np.ndarray] = unit if self._retriever.similarity == "cosine" else np.asarray
-        known = dict(zip(queries, side(vectors), strict=True))
+        scores = row_scorer(self._vectors, vectors, self._retriever.similarity)
+        number = {query: place for place, query in enumerate(queries)}
 
         def score(query: str, ids: Sequence[str]) -> list[float]:
             rows = np.array([self._row[document] for document in ids], dtype=np.int64)
-            return [float(s) for s in side(self._vectors.take(rows)) @ known[query]]
+            return [float(s) for s in scores(number[query], rows)]
 
         return score
 

@@ -16,8 +16,8 @@ from denseir_jax.data import sources
 from denseir_jax.data.batches import RowSource
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
-from denseir_jax.models.bert import EncoderConfig
 from denseir_jax.models.embedder import EmbedderConfig
+from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.objectives.base import Context, Objective
 from denseir_jax.objectives.registry import registry
 from denseir_jax.parallel.mesh import MeshConfig, first_process_first
@@ -36,7 +36,8 @@ class TrainingConfig:
     Attributes:
         tokens: a finished prepare run; without it the corpus is prepared under the run folder as `prepare` says.
         init_from: hf:DIR or run:DIR; its shape and tokenizer win over this config's. steps, batch_size (global), seed.
-        micro_batches: the batch is encoded in so many parts, with the same loss and gradients. probe_size: queries (or
+        micro_batches: the batch is encoded in so many parts, with the same loss and gradients. memory_budget: GiB of temporary
+        memory a device; parts are added until the step fits (0: as micro_batches says). probe_size: queries (or
         passages, where there are no queries) in the retrieval probe. on_bad_row: refuse a source at its first bad row, or skip
         and count; of everything that is read here.
     """
@@ -47,6 +48,7 @@ class TrainingConfig:
     batch_size: int = 128
     seed: int = 0
     micro_batches: int = operational(1)
+    memory_budget: float = operational(0.0)
     objective: Any = chosen_by_name(registry)
     encoder: EncoderConfig
     embedder: EmbedderConfig = EmbedderConfig()
@@ -61,6 +63,8 @@ class TrainingConfig:
         for name, least in (("steps", 1), ("batch_size", 1), ("micro_batches", 1), ("probe_size", 2)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least {least}")
+        if self.memory_budget < 0:
+            raise ValueError(f"memory_budget={self.memory_budget} is in GiB: expected 0 (none) or more")
 
 
 def tokens_inputs(config: TrainingConfig, source: str) -> dict[str, str | Path]:
@@ -125,7 +129,15 @@ _OURS = {"dropout", "attention_dropout", "dtype", "scan", "remat", "init_std"}  
 def plan(config: TrainingConfig, best: str = "") -> loop.Plan:
     """The loop's plan from a training stage's config."""
     return loop.Plan(
-        config.steps, config.batch_size, config.seed, config.micro_batches, config.optimizer, config.mesh, config.cadence, best
+        config.steps,
+        config.batch_size,
+        config.seed,
+        config.micro_batches,
+        config.optimizer,
+        config.mesh,
+        config.cadence,
+        best,
+        config.memory_budget,
     )
 
 
@@ -159,6 +171,7 @@ def train_and_export(
     if parts.start is not None:
         shapes = jax.eval_shape(objective.init, jax.random.key(0))
         initial = parts.start.for_model({name: leaf.shape for name, leaf in named(shapes).items()})
+        initial |= objective.derived(initial)
     params, step, last = training.train(initial)
     leaves = on_host(params)
     failpoints.reach("export")

@@ -1,0 +1,42 @@
+"""Running stages one after another in a benchmark's folder, each skipped where it is finished."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from denseir_jax.core.command import execute
+from denseir_jax.core.config import parse
+from denseir_jax.pipeline import chain, stages
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def card_module(name: str) -> ModuleType:
+    """A recipe card as a module: "pipeline/demo"."""
+    spec = importlib.util.spec_from_file_location(name.replace("/", "_"), ROOT / "configs" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def card_config(name: str, size: str) -> Any:
+    """The typed config of a recipe card."""
+    values = card_module(name).get_config(size)
+    return parse(stages.config_registry()[values["stage"]], values)
+
+
+class Links:
+    """Named run folders under one; a config may refer to an earlier one as @name."""
+
+    def __init__(self, folder: Path, names: dict[str, str | None]):
+        self.folder, self.names = folder.absolute(), dict(names)
+
+    def run(self, name: str, config: Any, seed: int = 0) -> Path:
+        """Run a stage under `name`, or find it finished there; returns its folder."""
+        path = self.folder / name
+        self.names[name] = str(path)
+        execute(stages.by_config(config), chain.resolved(config, self.names, {"seed": seed}), path)
+        return path

@@ -1,0 +1,1 @@
+"""Diagnostic arrays that need a model: JAX in, plain numbers out."""

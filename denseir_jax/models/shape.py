@@ -1,0 +1,53 @@
+"""The sizes of an encoder, and what a tree of parameters is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Params = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Sizes and compute of the encoder.
+
+    Attributes:
+        vocab_size: tokens; the tables are padded inside to a multiple of 128. types: token types.
+        eps: of every LayerNorm. dropout, attention_dropout: used only where row keys are given.
+        dtype: of matrix product inputs; parameters, sums, LayerNorm, softmax and residuals stay in float32.
+        scan: compile one layer and loop over it. remat: compute a layer again in the backward pass instead of keeping it.
+        tied_output: the MLM head's output table is the word embedding table.
+    """
+
+    vocab_size: int
+    hidden: int = 256
+    layers: int = 2
+    heads: int = 4
+    intermediate: int = 1024
+    max_length: int = 512
+    types: int = 2
+    eps: float = 1e-12
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    scan: bool = False
+    remat: bool = False
+    init_std: float = 0.02
+    tied_output: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "hidden", "heads", "intermediate", "max_length", "types"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if self.layers < 0:
+            raise ValueError(f"layers is {self.layers}; expected 0 (embeddings only) or more")
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden {self.hidden} does not divide into {self.heads} heads")
+        for name in ("dropout", "attention_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected a rate in [0, 1)")
+
+
+def padded_vocab(vocab_size: int) -> int:
+    """Rows of the vocabulary tables: the next multiple of 128. No loss and no draw may see the rows beyond the vocabulary."""
+    return -(-vocab_size // 128) * 128

@@ -1,0 +1,144 @@
+"""RetroMAE's enhanced decoding (Xiao et al. 2022, section 3.3) and DupMAE (Liu et al. 2022): two streams, a mask a position.
+
+The query stream, the vector at every position, asks one decoder layer for the token of its own position; the context stream,
+the vector and the clean text's embeddings, answers as far as a mask drawn for that position lets it be seen. Basic decoding
+is a setting of objectives/bottleneck.py.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from denseir_jax.data.batches import Crop
+from denseir_jax.models import bert, heads, lexical
+from denseir_jax.objectives import masking
+from denseir_jax.objectives.bag_of_words import bag_loss
+from denseir_jax.objectives.base import Context, Objective, Pair, Params
+from denseir_jax.objectives.masked_text import Encoded, MaskedText, Reading, all_text, label_sums
+from denseir_jax.objectives.masking import DECODER_MASK, MaskConfig, Text
+from denseir_jax.objectives.registry import register
+
+CONTEXT_SITE, QUERY_SITE, STREAMS_SITE = 1 << 19, (1 << 19) + 1, (1 << 19) + 8
+_PICK = 1 << 30  # among the numbers of the masks: no text has so many
+
+
+@register
+@dataclass(frozen=True)
+class RetroMaeConfig:
+    """RetroMAE with enhanced decoding; with `bow_weight` and `query_norm`, DupMAE.
+
+    Attributes:
+        mask, crop: the encoder's. decoder_mask: how much of the text is hidden from each position.
+        base_masks: how many masks a text draws; each position takes one of them. 256 in the authors' code (128 in BGE); a
+            text never draws more than it has tokens. hide: "column": from a position its own token is hidden, whatever
+            its mask; "word": all of its word (in the authors' code the other pieces of the word may stay in sight).
+        query_norm: False: the query stream is position embedding + vector as it is (RetroMAE). True: the embedding
+            module on the vector, with token type, LayerNorm and dropout (DupMAE, BGE).
+        n_decoder_layers: 1 as published; each reads the same context.
+        bow_weight: of DupMAE's loss: the words of the text from the largest MLM logit of its tokens. 0: none. The authors'
+            code has 0.1. bow: a word weighs as often as it occurs (the code) or once (the paper).
+    """
+
+    name: str = "retromae"
+    mask: MaskConfig = MaskConfig(rate=0.3)
+    crop: Crop = "random"
+    decoder_mask: MaskConfig = MaskConfig(rate=0.5)
+    base_masks: int = 256
+    hide: Literal["column", "word"] = "column"
+    query_norm: bool = False
+    n_decoder_layers: int = 1
+    bow_weight: float = 0.0
+    bow: Literal["counts", "set"] = "counts"
+
+    def __post_init__(self) -> None:
+        if self.base_masks < 1 or self.n_decoder_layers < 1:
+            raise ValueError(f"base_masks={self.base_masks} and n_decoder_layers={self.n_decoder_layers} must be at least 1")
+        if self.bow_weight < 0:
+            raise ValueError(f"bow_weight={self.bow_weight} is negative")
+
+    def build(self, context: Context) -> Objective:
+        """The objective for a model and its data."""
+        return RetroMae(context, Reading(self.mask, self.crop), self)
+
+
+@dataclass(frozen=True)
+class RetroMae(MaskedText):
+    """L = MLM + mean over all text tokens of -log p(x_i | what i sees) [+ bow]; parameters encoder, mlm_head, two_stream."""
+
+    config: RetroMaeConfig
+
+    @property
+    def terms(self) -> Mapping[str, float]:
+        """Encoder and decoder, 1 each, and the bag of words."""
+        return {"mlm": 1.0, "decoder": 1.0} | ({"bow": self.config.bow_weight} if self.config.bow_weight else {})
+
+    @property
+    def decoder_term(self) -> str:
+        """The decoder's loss."""
+        return "decoder"
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        """Encoder (and projection, where the embedder has one), MLM head, the decoder's layers."""
+        encoder_key, mlm_key, decoder_key = jax.random.split(key, 3)
+        encoder = self.context.encoder
+        params = self.embedder.init(encoder_key) | {"mlm_head": heads.init_mlm_head(encoder, mlm_key)}
+        return params | {"two_stream": bert.init_layers(encoder, self.config.n_decoder_layers, decoder_key)}
+
+    def score(self, params: Params, encoded: Encoded) -> tuple[dict[str, jax.Array], dict[str, Pair]]:
+        """Vector ``cls`` [n, d]; sums ``mlm``, ``decoder``, their accuracies, and ``bow``."""
+        masks = masking.choose_many(self.config.decoder_mask, encoded.text, self.masks, DECODER_MASK)
+        return self.score_seen(params, encoded, visible_to(encoded.text, masks, self.config.hide))
+
+    def score_seen(self, params: Params, encoded: Encoded, visible: Bool[Array, "n l l"]) -> tuple[dict[str, jax.Array], dict[str, Pair]]:
+        """`score`, where position i of the decoder sees position j if `visible` says so."""
+        states, labels = self.decode(params, encoded, visible), all_text(encoded.text)
+        found = self.label_losses(params, [(encoded.hidden.last, encoded.masked), (states, labels)])
+        sums = label_sums("mlm", found[0], encoded.masked.weight) | label_sums("decoder", found[1], labels.weight)
+        if self.config.bow_weight:
+            sums["bow"] = bag_loss(self.lexical(params, encoded), encoded.text, self.config.bow == "set")
+        return {"cls": encoded.cls}, sums
+
+    @property
+    def masks(self) -> int:
+        """Base masks that the longest text draws."""
+        return min(self.config.base_masks, self.context.passage_length)
+
+    def decode(self, params: Params, encoded: Encoded, visible: Bool[Array, "n l l"]) -> Float[Array, "n l d"]:
+        """The decoder's states. `visible`: True where position i may see position j of the context."""
+        encoder, text, keys = self.context.encoder, encoded.text, encoded.keys
+        clean = bert.embed_tokens(encoder, params["encoder"], text.ids, keys, site=CONTEXT_SITE)
+        context = jnp.concatenate([encoded.cls[:, None].astype(clean.dtype), clean[:, 1:]], axis=1)
+        query = bert.embed_vector(encoder, params["encoder"], encoded.cls, clean.shape[1], self.config.query_norm, keys, QUERY_SITE)
+        n, layers = self.config.n_decoder_layers, params["two_stream"]
+        return bert.run_layers(encoder, n, layers, query, visible[:, None], keys, STREAMS_SITE, memory=context)
+
+    def lexical(self, params: Params, encoded: Encoded) -> Float[Array, "n v"]:
+        """The largest MLM logit of every word over the real tokens after [CLS] (DupMAE, section 3.2)."""
+        at = jnp.arange(encoded.text.ids.shape[1])
+        taken = (at >= 1) & (at < encoded.text.length[:, None])
+        return lexical.largest_word_logits(self.context.encoder, params, encoded.hidden.last, taken)
+
+
+def visible_to(text: Text, masks: Bool[Array, "n k l"], hide: Literal["column", "word"]) -> Bool[Array, "n l l"]:
+    """What each position i may see: all real tokens but those of the mask it draws, and its own.
+
+    One of the first min(real tokens, k) masks, uniformly, by (seed, stream index). [CLS] and [SEP] are in no mask, so every
+    labelled position sees them.
+    """
+    n, k, width = masks.shape
+
+    def pick(key: Array, length: Array) -> Array:
+        return jax.random.randint(jax.random.fold_in(key, _PICK), (width,), 0, jnp.minimum(length, k))
+
+    drawn = jnp.take_along_axis(masks, jax.vmap(pick)(text.keys(DECODER_MASK), text.length)[:, :, None], axis=1)
+    at = jnp.arange(width)
+    own = jnp.broadcast_to(at[:, None] == at, (n, width, width))
+    if hide == "word":
+        word = jnp.cumsum(text.words > 0, axis=1)  # number of the word that a text token is in
+        inside = masking.text_tokens(text)
+        own |= (word[:, :, None] == word[:, None, :]) & inside[:, :, None] & inside[:, None, :]
+    return ~drawn & ~own & (at < text.length[:, None])[:, None, :]

@@ -1,0 +1,151 @@
+"""Every pre-training card runs at smoke size: all parts of its loss are logged, all its parameters kept, the encoder exported alone."""
+
+import dataclasses
+import importlib.util
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from launching import ROOT, launch
+from safetensors.numpy import load_file
+
+from denseir_jax.core.command import execute
+from denseir_jax.core.config import parse
+from denseir_jax.core.errors import InputError
+from denseir_jax.parallel import mesh as meshes
+from denseir_jax.pipeline.stages.pretrain import PretrainConfig, stage
+from denseir_jax.search.retriever import load_retriever
+
+FOLDER = ROOT / "configs" / "pretrain"
+CARDS = sorted(path.stem for path in FOLDER.glob("*.py"))
+BOTTLENECK = {"head_mlm", "head_mlm_accuracy", "late_mlm", "late_mlm_accuracy"}
+DECODER = {"mlm", "mlm_accuracy", "decoder", "decoder_accuracy"}
+PARTS = {
+    "mlm": {"mlm", "mlm_accuracy"},
+    "cocondenser": BOTTLENECK | {"contrastive", "accuracy", "negatives"},
+    "seed": DECODER,
+    "optimus": DECODER,
+    "retromae": DECODER,
+    "dupmae": DECODER | {"bow"},
+    "bag_of_words": {"mlm", "mlm_accuracy", "bow"},
+    "ict": {"nll_removed", "accuracy_removed", "nll_kept", "accuracy_kept"},
+}
+HEADS = {
+    "mlm": {"mlm_head"},
+    "bag_of_words": {"mlm_head"},
+    "ict": set(),
+    "seed": {"mlm_head", "decoder"},
+    "optimus": {"mlm_head", "decoder"},
+    "retromae": {"mlm_head", "two_stream"},
+    "dupmae": {"mlm_head", "two_stream"},
+    "lexmae": {"mlm_head", "head", "head_mlm_head"},
+}
+
+
+def card(name: str) -> PretrainConfig:
+    spec = importlib.util.spec_from_file_location("card", FOLDER / f"{name}.py")
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return parse(PretrainConfig, module.get_config("smoke"))
+
+
+def small(name: str, texts: Path) -> PretrainConfig:
+    config = card(name)
+    prepare = dataclasses.replace(config.prepare, workers=1, vocab_size=200)
+    return dataclasses.replace(config, corpus=f"jsonl:{texts}", prepare=prepare)
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs here is compiled for one device: that several give the same is shown elsewhere, and costs twice the time."""
+    make = meshes.make
+    monkeypatch.setattr(meshes, "make", lambda config: make(config, jax.devices()[:1]))
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_card_runs(name: str, texts: Path, tmp_path: Path) -> None:
+    metrics = execute(stage, small(name, texts), tmp_path / "run")
+    parts = PARTS.get(name, BOTTLENECK)
+    assert metrics["step"] == 20
+    assert parts <= set(metrics) and all(math.isfinite(metrics[part]) for part in parts)
+    leaves = load_file(tmp_path / "run" / "params.safetensors")
+    assert {leaf.split("/")[0] for leaf in leaves} == {"encoder", *HEADS.get(name, {"mlm_head", "head"})}
+    exported = load_file(tmp_path / "run" / "encoder" / "model.safetensors")
+    assert not [tensor for tensor in exported if "decoder" in tensor or "head" in tensor or "predictions" in tensor]
+    assert load_retriever(f"run:{tmp_path / 'run'}").params_sha256 == metrics["retriever_sha256"]
+    logged = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in logged if line["kind"] == "train"] == [5, 10, 15, 20]
+
+
+def test_a_decoder_goes_on_where_it_stopped(texts: Path, tmp_path: Path) -> None:
+    """Ten steps and ten more in another process are twenty at once, decoder and optimizer state included."""
+    arguments = ["--config", f"{FOLDER}/seed.py:smoke", f"--config.corpus=jsonl:{texts}", "--config.prepare.vocab_size=200"]
+    whole = launch("pretrain", *arguments, "--workdir", tmp_path / "whole")
+    launch("pretrain", *arguments, "--workdir", tmp_path / "parts", code=-9, DENSEIR_FAILPOINT="during_save:2")
+    parts = launch("pretrain", *arguments, "--workdir", tmp_path / "parts")
+    assert "goes on from step 10" in parts.stderr
+    found = [json.loads(done.stdout.splitlines()[-1])["metrics"]["params_sha256"] for done in (whole, parts)]
+    assert found[0] == found[1]
+
+
+def test_warm_start_takes_backbone_and_head(texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """coCondenser starts from a Condenser run, head included."""
+    execute(stage, small("condenser", texts), tmp_path / "condenser")
+    given = load_file(tmp_path / "condenser" / "params.safetensors")
+    config = dataclasses.replace(small("cocondenser", texts), init_from=f"run:{tmp_path / 'condenser'}", steps=1)
+    slow = dataclasses.replace(config.optimizer, lr=1e-12, weight_decay=0.0)
+    execute(stage, dataclasses.replace(config, optimizer=slow), tmp_path / "cocondenser")
+    leaves = load_file(tmp_path / "cocondenser" / "params.safetensors")
+    assert set(leaves) == set(given)
+    for leaf, value in given.items():
+        np.testing.assert_allclose(leaves[leaf], value, atol=1e-9, err_msg=leaf)
+    assert "takes encoder, head, mlm_head" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "words"),
+    [
+        ("condenser", "objective.skip_from=9", "skip_from=9 is outside the encoder"),
+        ("condenser", "objective.mask.rate=1.5", "mask rate 1.5 is outside (0, 1]"),
+        ("retromae", "objective.decoder_mask.rate=0.0", "mask rate 0.0 is outside (0, 1]"),
+        ("seed", "objective.decoder.window=0", "window=0 must be at least 1"),
+        ("seed", "objective.decoder.heads=5", "does not divide into 5 heads"),
+        ("simlm", "objective.n_head_layers=7", "copies the encoder's last 7 layers; it has 2"),
+        ("cot_mae", "objective.pairs=None", "needs pairs='random' or 'nearby'"),
+    ],
+)
+def test_bad_settings_are_one_line(name: str, key: str, words: str, texts: Path, tmp_path: Path) -> None:
+    done = launch(
+        "pretrain",
+        *("--config", f"{FOLDER}/{name}.py:smoke", f"--config.corpus=jsonl:{texts}", "--config.prepare.vocab_size=200"),
+        *(f"--config.{key}", "--workdir", tmp_path / "run"),
+        code=2,
+    )
+    assert words in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_corpus_without_pairs_is_refused(tmp_path: Path) -> None:
+    corpus = tmp_path / "short.jsonl"
+    corpus.write_text("".join(json.dumps({"_id": str(n), "text": f"one sentence number {n}"}) + "\n" for n in range(8)))
+    config = card("cocondenser")
+    config = dataclasses.replace(config, corpus=f"jsonl:{corpus}", prepare=dataclasses.replace(config.prepare, workers=1))
+    with pytest.raises(InputError, match="none of 8 documents has two spans; prepare with split=spans"):
+        execute(stage, config, tmp_path / "run")
+
+
+def test_parts_are_chosen_to_fit_a_budget(texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same loss from a step in parts, as many as the budget wants."""
+    config = dataclasses.replace(small("condenser", texts), steps=2)
+    free = execute(stage, config, tmp_path / "free")
+    said = re.search(r"([\d,]+) MiB of temporary memory", capsys.readouterr().err)
+    budget = 0.8 * int(said[1]) / 1024
+    fitted = execute(stage, dataclasses.replace(config, memory_budget=budget), tmp_path / "fitted")
+    parts = re.search(r"in (\d+) part\(s\) \(chosen to fit", capsys.readouterr().err)
+    assert int(parts[1]) > 1
+    np.testing.assert_allclose(fitted["loss"], free["loss"], rtol=1e-6)

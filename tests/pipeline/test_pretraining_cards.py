@@ -11,12 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from launching import ROOT, launch
+from launching import ROOT, finish, launch, start_together
 from safetensors.numpy import load_file
 
 from denseir_jax.core.command import execute
 from denseir_jax.core.config import parse
 from denseir_jax.core.errors import InputError
+from denseir_jax.core.events import read
 from denseir_jax.parallel import mesh as meshes
 from denseir_jax.pipeline.stages.pretrain import PretrainConfig, stage
 from denseir_jax.search.retriever import load_retriever
@@ -82,17 +83,6 @@ def test_card_runs(name: str, texts: Path, tmp_path: Path) -> None:
     assert [line["step"] for line in logged if line["kind"] == "train"] == [5, 10, 15, 20]
 
 
-def test_a_decoder_goes_on_where_it_stopped(texts: Path, tmp_path: Path) -> None:
-    """Ten steps and ten more in another process are twenty at once, decoder and optimizer state included."""
-    arguments = ["--config", f"{FOLDER}/seed.py:smoke", f"--config.corpus=jsonl:{texts}", "--config.prepare.vocab_size=200"]
-    whole = launch("pretrain", *arguments, "--workdir", tmp_path / "whole")
-    launch("pretrain", *arguments, "--workdir", tmp_path / "parts", code=-9, DENSEIR_FAILPOINT="during_save:2")
-    parts = launch("pretrain", *arguments, "--workdir", tmp_path / "parts")
-    assert "goes on from step 10" in parts.stderr
-    found = [json.loads(done.stdout.splitlines()[-1])["metrics"]["params_sha256"] for done in (whole, parts)]
-    assert found[0] == found[1]
-
-
 def test_warm_start_takes_backbone_and_head(texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """coCondenser starts from a Condenser run, head included."""
     execute(stage, small("condenser", texts), tmp_path / "condenser")
@@ -105,6 +95,20 @@ def test_warm_start_takes_backbone_and_head(texts: Path, tmp_path: Path, capsys:
     for leaf, value in given.items():
         np.testing.assert_allclose(leaves[leaf], value, atol=1e-9, err_msg=leaf)
     assert "takes encoder, head, mlm_head" in capsys.readouterr().err
+
+
+def test_spans_meet_across_processes(texts: Path, tmp_path: Path) -> None:
+    """coCondenser's loss over the spans of two processes with two devices each is that of one device."""
+    keys = {"corpus": f"jsonl:{texts}", "prepare.vocab_size": 200, "steps": 4, "cadence.log": 1, "optimizer.lr": 1e-5}
+    arguments = ["--config", f"{FOLDER}/cocondenser.py:smoke", *(f"--config.{key}={value}" for key, value in keys.items())]
+    launch("pretrain", *arguments, "--workdir", tmp_path / "one")
+    for process in start_together("pretrain", *arguments, "--workdir", tmp_path / "four", processes=2, devices=2):
+        finish(process)
+    one, four = ([line for line in read(tmp_path / name / "events.jsonl") if line["kind"] == "train"] for name in ("one", "four"))
+    assert len(one) == len(four) == 4
+    for part in ("contrastive", "head_mlm", "late_mlm", "loss"):
+        np.testing.assert_allclose([line[part] for line in four], [line[part] for line in one], rtol=1e-6, err_msg=part)
+    assert one[0]["negatives"] == four[0]["negatives"] == 30  # of 16 documents: all spans but the pair itself
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from typing import Any
 import jax
 import matplotlib
 import numpy as np
-from links import RESULTS, Links, card_config
+from links import RESULTS, Links, card_config, run
 
 from denseir_jax.analyses import bottleneck
-from denseir_jax.core import artifacts, signals
+from denseir_jax.core import artifacts
 from denseir_jax.data.batches import frame
 from denseir_jax.data.demo import Demo
 from denseir_jax.data.template import TextTemplate
@@ -157,7 +157,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
-    signals.listen()
     links = Links(options.workdir, {"init_from": None})
     train_texts, held_out = write_corpora(links.folder)
     prepare = PrepareConfig(
@@ -187,4 +186,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

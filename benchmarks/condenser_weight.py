@@ -8,26 +8,16 @@ Condenser: a step with it takes longer. Writes benchmarks/results/condenser_weig
 
 import argparse
 import dataclasses
-import importlib.util
 from pathlib import Path
 
-from denseir_jax.core import artifacts, signals
-from denseir_jax.core.command import execute
+from links import RESULTS, Links, card_module, run
+
+from denseir_jax.core import artifacts
 from denseir_jax.evals.evaluation import PER_QUERY, read_per_query
 from denseir_jax.evals.table import as_json, as_text, make_table
-from denseir_jax.pipeline import chain, stages
 from denseir_jax.pipeline.stages.evaluate import EvaluateConfig
 
-ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = (0.0, 0.1, 0.25)
-
-
-def demo_card():
-    """The demo's recipe card as a module."""
-    spec = importlib.util.spec_from_file_location("demo", ROOT / "configs" / "pipeline" / "demo.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def main() -> None:
@@ -36,30 +26,22 @@ def main() -> None:
     parser.add_argument("--pretrain_steps", type=int, default=150)
     parser.add_argument("--finetune_steps", type=int, default=60)
     options = parser.parse_args()
-    signals.listen()
-    demo = demo_card()
+    demo = card_module("pipeline/demo")
     recipe = demo.scratch()
-    names = {"dataset": demo.DATASET, "init_from": None}
-
-    def run(name, config):
-        names[name] = str((options.workdir / name).absolute())
-        execute(stages.by_config(config), chain.resolved(config, names, {"seed": 0}), Path(names[name]))
-
+    links = Links(options.workdir, {"dataset": demo.DATASET, "init_from": None})
     for name in ("prepare", "bm25_negatives"):
-        run(name, recipe.links[name])
+        links.run(name, recipe.links[name])
     evaluations = {}
     for weight in WEIGHTS:
         tag = str(weight).replace(".", "_")
-        run(f"pretrain_{tag}", dataclasses.replace(demo.pretrain(2, options.pretrain_steps, weight), tokens="@prepare"))
+        links.run(f"pretrain_{tag}", dataclasses.replace(demo.pretrain(2, options.pretrain_steps, weight), tokens="@prepare"))
         tuned = dataclasses.replace(
             recipe.links["no_pretrain"], steps=options.finetune_steps, encoder=demo.encoder(2), init_from=f"run:@pretrain_{tag}"
         )
-        run(f"finetune_{tag}", tuned)
+        links.run(f"finetune_{tag}", tuned)
         for kind in ("pretrain", "finetune"):
-            run(f"dev_{kind}_{tag}", EvaluateConfig(dataset="@dataset", split="dev", retriever=f"run:@{kind}_{tag}"))
-            evaluations[f"weight {weight}{', no labels' if kind == 'pretrain' else ''}"] = read_per_query(
-                Path(names[f"dev_{kind}_{tag}"]) / PER_QUERY
-            )
+            dev = links.run(f"dev_{kind}_{tag}", EvaluateConfig(dataset="@dataset", split="dev", retriever=f"run:@{kind}_{tag}"))
+            evaluations[f"weight {weight}{', no labels' if kind == 'pretrain' else ''}"] = read_per_query(dev / PER_QUERY)
     table = make_table(evaluations, ("RR@10", "nDCG@10", "R@100"), baseline="weight 0.0")
     print(as_text(table))
     result = {
@@ -69,8 +51,8 @@ def main() -> None:
         "versions": artifacts.versions(),
         "table": as_json(table),
     }
-    artifacts.write_json(ROOT / "benchmarks" / "results" / "condenser_weight.json", result)
+    artifacts.write_json(RESULTS / "condenser_weight.json", result)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

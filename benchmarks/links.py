@@ -1,12 +1,16 @@
 """Running stages one after another in a benchmark's folder, each skipped where it is finished."""
 
 import importlib.util
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from denseir_jax.core import signals
 from denseir_jax.core.command import execute
 from denseir_jax.core.config import parse
+from denseir_jax.core.errors import InputError, Stopped
 from denseir_jax.pipeline import chain, stages
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,6 +30,19 @@ def card_config(name: str, size: str) -> Any:
     """The typed config of a recipe card."""
     values = card_module(name).get_config(size)
     return parse(stages.config_registry()[values["stage"]], values)
+
+
+def run(main: Callable[[], None]) -> None:
+    """Run a benchmark; bad input is one line and exit code 2, a signal after saving exit code 75, as for the stages."""
+    signals.listen()
+    try:
+        main()
+    except InputError as fault:
+        print(f"error: {fault}", file=sys.stderr)
+        sys.exit(2)
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        sys.exit(75)
 
 
 class Links:

@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from links import RESULTS, Links, card_config
+from links import RESULTS, Links, card_config, run
 
-from denseir_jax.core import artifacts, signals
+from denseir_jax.core import artifacts
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.demo import Demo
 from denseir_jax.data.template import TextTemplate
@@ -76,8 +76,8 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "cpu": Size(3, 256, 1024, rows=64, base=8000, branch=400, tune=60, queries=64),
-    "gpu": Size(4, 384, 1536, rows=256, base=4000, branch=300, tune=100, queries=128),
+    "cpu": Size(3, 256, 1024, rows=64, base=3000, branch=200, tune=60, queries=32),
+    "gpu": Size(4, 384, 1536, rows=256, base=2000, branch=100, tune=60, queries=64),
     "smoke": Size(2, 32, 64, rows=8, base=4, branch=2, tune=2, queries=4),
 }
 
@@ -137,8 +137,8 @@ def prepared(links: Links, corpus: str, tasks: dict[str, str]) -> None:
     links.run("spans", dataclasses.replace(spoken, split="spans", span_tokens=32, span_minimum=8))
     links.run("documents", dataclasses.replace(spoken, split="none"))
     for task, dataset in tasks.items():
-        whole = dataclasses.replace(spoken, split="none", corpus=dataset, template=dataclasses.replace(template, use_title=False))
-        links.run(f"tokens_{task}", whole)
+        short = TextTemplate(query_length=24, passage_length=48, use_title=False)
+        links.run(f"tokens_{task}", dataclasses.replace(spoken, split="none", corpus=dataset, template=short))
         links.run(f"negatives_{task}", MineConfig(dataset=dataset, retriever="bm25", depth=50, hi=50, n=10))
 
 
@@ -203,10 +203,9 @@ def main() -> None:
     parser.add_argument("--second", default="", help="a second task, as format:path with the splits train and test")
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="those to compare; the control is always among them")
     parser.add_argument("--base_steps", type=int, default=0, help="of the base; 0: as the size says")
-    parser.add_argument("--rivals", type=int, default=3, help="the best systems of each task that are trained with two more seeds")
+    parser.add_argument("--rivals", type=int, default=2, help="how many of the best systems get two more seeds, the control beside them")
     parser.add_argument("--stop_after", choices=("base", "branches"), default="")
     options = parser.parse_args()
-    signals.listen()
     size = SIZES[options.size]
     tasks = {"demo": "demo:"} | ({"second": options.second} if options.second else {})
     links = Links(options.workdir, {"init_from": None})
@@ -268,4 +267,4 @@ def _mean(folder: Path, measure: str) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,5 +1,6 @@
 """Running stages one after another in a benchmark's folder, each skipped where it is finished."""
 
+import argparse
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 from denseir_jax.core import signals
 from denseir_jax.core.command import execute
 from denseir_jax.core.config import parse
-from denseir_jax.core.errors import InputError, Stopped
+from denseir_jax.core.errors import EXIT_BAD_INPUT, EXIT_STOPPED, InputError, Stopped
 from denseir_jax.pipeline import chain, stages
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,12 +38,23 @@ def run(main: Callable[[], None]) -> None:
     signals.listen()
     try:
         main()
-    except InputError as fault:
+    except (InputError, ValueError, OSError) as fault:
         print(f"error: {fault}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(EXIT_BAD_INPUT)
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
-        sys.exit(75)
+        sys.exit(EXIT_STOPPED)
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of a flag: a whole number that is not smaller."""
+
+    def number(word: str) -> int:
+        if int(word) < least:
+            raise argparse.ArgumentTypeError(f"{word} is less than {least}")
+        return int(word)
+
+    return number
 
 
 class Links:

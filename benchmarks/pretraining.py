@@ -6,7 +6,7 @@ From random weights each of them would sit on the plateau of word frequencies fo
 Condenser, coCondenser and RetroMAE start from BERT anyway. So one small MLM is trained first (the base, on the demo corpus
 and the documentation strings of awscli, by path), every system branches from it, with continued MLM as the control, and each
 is fine-tuned with [CLS] and with mean pooling on every task. All of it goes on where it stopped; the table is written to
-benchmarks/results/pretraining.json. --size gpu is the same at a size for an accelerator.
+benchmarks/results/pretraining_SIZE.json. --size gpu is the same at a size for an accelerator.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from links import RESULTS, Links, card_config, run
+from links import RESULTS, Links, at_least, card_config, run
 
 from denseir_jax.core import artifacts
 from denseir_jax.core.errors import InputError
@@ -202,11 +202,13 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="cpu")
     parser.add_argument("--second", default="", help="a second task, as format:path with the splits train and test")
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="those to compare; the control is always among them")
-    parser.add_argument("--base_steps", type=int, default=0, help="of the base; 0: as the size says")
-    parser.add_argument("--rivals", type=int, default=2, help="how many of the best systems get two more seeds, the control beside them")
+    parser.add_argument("--base_steps", type=at_least(0), default=0, help="of the base; 0: as the size says")
+    parser.add_argument("--rivals", type=at_least(0), default=2, help="so many of the best, and the control, get two more seeds")
     parser.add_argument("--stop_after", choices=("base", "branches"), default="")
     options = parser.parse_args()
-    size = SIZES[options.size]
+    size, systems = SIZES[options.size], list(dict.fromkeys([CONTROL, *filter(None, options.systems.split(","))]))
+    if unknown := sorted(set(systems) - set(SYSTEMS)):
+        raise InputError(f"--systems: {unknown[0]!r} is none of {', '.join(SYSTEMS)}")
     tasks = {"demo": "demo:"} | ({"second": options.second} if options.second else {})
     links = Links(options.workdir, {"init_from": None})
     corpus = links.folder / "corpus.jsonl"
@@ -215,7 +217,6 @@ def main() -> None:
     base(links, size, options.base_steps or size.base)
     if options.stop_after == "base":
         return
-    systems = list(dict.fromkeys([CONTROL, *options.systems.split(",")]))
     compare(links, systems, tasks, size, options)
 
 
@@ -244,7 +245,8 @@ def compare(links: Links, systems: list[str], tasks: dict[str, str], size: Size,
         "versions": artifacts.versions(),
         "tables": tables,
     }
-    artifacts.write_json(RESULTS / ("pretraining.json" if options.size == "cpu" else f"pretraining_{options.size}.json"), result)
+    whole = set(systems) == set(SYSTEMS) and options.size != "smoke"  # a trial leaves the kept result alone
+    artifacts.write_json((RESULTS if whole else links.folder) / f"pretraining_{options.size}.json", result)
 
 
 def seeds(

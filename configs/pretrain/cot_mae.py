@@ -23,7 +23,8 @@ def get_config(size: str = "base"):
         decoder_mask=MaskConfig(rate=0.45),  # as published
         pairs="random",  # the authors mix near, overlapping and random spans
         n_head_layers=2,  # as published
-        head_weight=1.0,
+        head_weight=1.0,  # as published
     )
-    optimizer = OptimizerConfig(lr=1e-4, warmup=0.1, weight_decay=0.01, clip=1.0)  # lr as published
-    return card(pretraining(size, objective, BASE, optimizer, pairs=True, span=126))
+    optimizer = OptimizerConfig(lr=1e-4, warmup=0.1, weight_decay=0.01, clip=1.0)  # lr as published; the rest is Condenser's
+    # Spans of 128 tokens with [CLS] and [SEP], 15 % of them shorter, as published.
+    return card(pretraining(size, objective, BASE, optimizer, split="spans", span=126, short_share=0.15))

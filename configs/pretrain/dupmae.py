@@ -17,6 +17,7 @@ BASE = Scale(steps=250_000, batch_size=256, vocabulary=30_522, length=512)  # as
 
 def get_config(size: str = "base"):
     objective = RetroMaeConfig(
+        crop="head",  # as published
         mask=MaskConfig(rate=0.3),
         decoder_mask=MaskConfig(rate=0.5),
         base_masks=256,
@@ -25,4 +26,4 @@ def get_config(size: str = "base"):
         bow="counts",  # the code; "set" in the paper
     )
     optimizer = OptimizerConfig(lr=1e-4, warmup=0.1, weight_decay=0.01, clip=1.0)
-    return card(pretraining(size, objective, BASE, optimizer))
+    return card(pretraining(size, objective, BASE, optimizer, short_share=0.0))  # no short blocks, as published

@@ -23,6 +23,7 @@ def get_config(size: str = "base"):
         relation="apart",  # drawn without regard to the encoder's mask
         n_head_layers=1,
         late_mlm=True,
+        crop="head",
     )
     optimizer = OptimizerConfig(lr=1e-4, warmup=0.1, weight_decay=0.01, clip=1.0)
-    return card(pretraining(size, objective, BASE, optimizer))
+    return card(pretraining(size, objective, BASE, optimizer, short_share=0.0))

@@ -1,7 +1,8 @@
 """SEED-Encoder (Lu et al. 2021, arXiv 2102.09206): a weak decoder must write the text from the [CLS] vector.
 
 The argument is a size: smoke, tiny, small or base. base has the published shape of the decoder; the
-batch, steps and rate of its pre-training were never published and are ours.
+batch, steps and rate of its pre-training were never published and are ours. Theirs has 32,769 words, LayerNorms of eps 1e-5 in the
+encoder too (--config.encoder.eps=1e-5) and masks of single tokens; this encoder is BERT's, its masks are of whole words.
 
     python launch/pretrain.py --config configs/pretrain/seed.py:tiny --config.corpus=jsonl:FILE --workdir DIR
 """

@@ -1,7 +1,9 @@
 """SimLM's bottleneck (Wang et al. 2023, arXiv 2207.02578): two layers, copied from the encoder's last ones, rebuild all of the text.
 
-The argument is a size: smoke, tiny, small or base. base has the published numbers. One thing differs:
-masked places hold [MASK], where SimLM fills them with words that a frozen ELECTRA generator draws.
+The argument is a size: smoke, tiny, small or base. base has the published numbers. Three things differ: masked
+places hold [MASK], where SimLM fills them with words that a frozen ELECTRA generator draws; the decoder's mask fills up the
+encoder's to its own budget, where theirs is the union of two draws; [UNK] is predicted like any word. Rows are passages as they are
+(MS MARCO's, as published).
 
     python launch/pretrain.py --config configs/pretrain/simlm.py:tiny --config.corpus=jsonl:FILE --workdir DIR
 """
@@ -23,8 +25,10 @@ def get_config(size: str = "base"):
         decoder_mask=MaskConfig(rate=0.5, masked=1.0, random=0.0),
         relation="around",  # the decoder's mask holds the encoder's
         predict="all",
+        late_predict="all",  # the encoder too is asked for every token
+        crop="head",
         n_head_layers=2,
         head_init="last",
     )
     optimizer = OptimizerConfig(lr=3e-4, warmup=4000.0, weight_decay=0.0, clip=1.0)  # lr, warm-up and decay as published
-    return card(pretraining(size, objective, BASE, optimizer))
+    return card(pretraining(size, objective, BASE, optimizer, split="none"))

@@ -5,7 +5,7 @@ nats a token, is what the vector carries; a decoder that can do without it shows
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from denseir_jax.models import bert
 from denseir_jax.models.shape import EncoderConfig, Params
 
 
+@runtime_checkable
 class Decodes(Protocol):
     """An objective over masked text with a decoder (objectives/masked_text.py)."""
 
@@ -30,6 +31,15 @@ class Decodes(Protocol):
         """The name of the decoder's sum."""
         ...
 
+    @property
+    def reading(self) -> Any:
+        """What is read; ``texts`` of it a row."""
+        ...
+
+    def vector(self, params: Any, encoded: Any) -> jax.Array:
+        """What each text is decoded from."""
+        ...
+
     def read(self, params: Any, rows: Mapping[str, jax.Array], keys: None, collect: bool) -> Any:
         """One encoder pass."""
         ...
@@ -40,7 +50,8 @@ class Decodes(Protocol):
 
 
 class Carried(NamedTuple):
-    """Decoder cross entropy, nats a token, by batch: with the true vectors, with those of other rows, and with zeros."""
+    """Decoder cross entropy in nats a token (a text, where a bag of words is predicted), by batch: with the true vectors, with
+    those of other rows, and with zeros."""
 
     true: Float[np.ndarray, " batches"]
     shuffled: Float[np.ndarray, " batches"]
@@ -57,18 +68,23 @@ def nats_carried(objective: Decodes, params: Any, batches: Iterable[Mapping[str,
 
     Args:
         batches: of at least two rows each, with the objective's fields.
+    Raises:
+        ValueError: nothing is decoded from a vector, or a batch has one row only.
     """
+    if not objective.decoder_term:
+        raise ValueError(f"{type(objective).__name__} decodes nothing from a vector")
 
     def loss(params: Any, encoded: Any, vectors: Float[Array, "n d"]) -> Float[Array, ""]:
-        hidden = encoded.hidden._replace(last=encoded.hidden.last.at[:, 0].set(vectors))
-        total, count = objective.score(params, encoded._replace(hidden=hidden))[1][objective.decoder_term]
+        total, count = objective.score(params, encoded._replace(instead=vectors))[1][objective.decoder_term]
         return total / jnp.maximum(count, 1)
 
     @jax.jit
     def losses(params: Any, rows: Mapping[str, jax.Array]) -> Float[Array, " 3"]:
         encoded = objective.read(params, rows, None, objective.reads_layers)
-        vectors = encoded.hidden.last[:, 0]
-        return jnp.stack([loss(params, encoded, v) for v in (vectors, jnp.roll(vectors, 1, axis=0), jnp.zeros_like(vectors))])
+        vectors, texts = objective.vector(params, encoded), objective.reading.texts
+        if len(vectors) < 2 * texts:
+            raise ValueError("a batch has one row: there is no other text whose vector it could get")
+        return jnp.stack([loss(params, encoded, v) for v in (vectors, jnp.roll(vectors, texts, axis=0), jnp.zeros_like(vectors))])
 
     found = np.array([losses(params, {name: jnp.asarray(value) for name, value in rows.items()}) for rows in batches], np.float64)
     return Carried(*found.T)

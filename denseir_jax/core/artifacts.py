@@ -110,7 +110,10 @@ class Run:
         """Hold the folder until `close`, or the end of the process: two runs in one folder would spoil each other's files."""
         if not self.primary:
             return
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, FileNotFoundError) as fault:  # a link to nowhere, a file system that has no folders
+            raise InputError(f"workdir {self.path} cannot be made: {fault.strerror}") from None
         self._held = open(self.path / ".lock", "w")  # noqa: SIM115
         try:
             fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -142,8 +145,8 @@ class Run:
         if not (self.path / CONFIG).exists():
             foreign = [child.name for child in self._children() if not child.name.startswith(".")]
             return f"by something else (it holds {', '.join(sorted(foreign)[:3])} but no {CONFIG})" if foreign else ""
-        if [child.name for child in self._children()] == [CONFIG]:
-            return ""  # that run failed before it made anything
+        if {child.name for child in self._children()} <= {CONFIG, "prepare"}:
+            return ""  # that run failed before it made anything but tokens, which know by themselves whether they still serve
         old = read_json(self.path / CONFIG)
         if not isinstance(old, dict):
             return f"by something else (its {CONFIG} is not ours)"

@@ -10,6 +10,7 @@ import errno
 import io
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -141,7 +142,8 @@ def _parse_command_line(stage: Stage, argv: Sequence[str]) -> flags.FlagValues |
         print(usage + options.get_help() + _keys(stage))
         return None
     _check_card_exists(argv)
-    rest = _parse_flags(options, argv)
+    cleared = [word for word in argv if _NOTHING.fullmatch(word)]  # no typed flag takes the word None
+    rest = _parse_flags(options, [word for word in argv if word not in cleared])
     if rest:
         raise ConfigError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
     if options.config is not None and not isinstance(options.config, config_dict.ConfigDict):
@@ -150,12 +152,17 @@ def _parse_command_line(stage: Stage, argv: Sequence[str]) -> flags.FlagValues |
         raise ConfigError(
             f"--config is missing: a recipe card, for example --config configs/.../FILE.py:ARG (see python launch/{stage.name}.py --help)"
         )
+    for word in cleared:
+        config.clear(options.config, word.removeprefix("--config.").removesuffix("=None"))
     if options.print_config:
         print(json.dumps(config.plain(config.parse(stage.config, options.config)), indent=1))
         return None
     if options.workdir == "" or (options.workdir is None and stage.workdir is None):
         raise ConfigError("--workdir is missing: the folder that the run is written to")
     return options
+
+
+_NOTHING = re.compile(r"--config\.[\w.]+=None")
 
 
 def _keys(stage: Stage) -> str:

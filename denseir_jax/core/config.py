@@ -101,7 +101,7 @@ def _field(field: Any, hint: Any, value: Any, path: str) -> Any:
 def _value(hint: Any, value: Any, path: str) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in _UNIONS:
-        if value in (None, "None") and type(None) in args:  # a flag whose default is a string gives "None"
+        if value is None and type(None) in args:
             return None
         inner = [a for a in args if a is not type(None)]
         return _value(inner[0], value, path)
@@ -147,6 +147,8 @@ def _scalar(hint: Any, value: Any, path: str) -> Any:
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         if not math.isfinite(value):
             raise ConfigError(f"{path}={value!r} is not a finite number")
+        if abs(value) > 3.4e38:
+            raise ConfigError(f"{path}={value} is out of range: no float32 holds it")
         return float(value)
     if hint is int and isinstance(value, int) and not isinstance(value, bool):
         if not -(2**53) < value < 2**53 or (path.endswith(".seed") and not 0 <= value < 2**32):
@@ -175,6 +177,24 @@ def card(config: Any) -> config_dict.ConfigDict:
     for field in dataclasses.fields(config):
         out[field.name] = _cell(hints[field.name], getattr(config, field.name))
     return out
+
+
+def clear(values: config_dict.ConfigDict, path: str) -> None:
+    """Set a key of a card to None, whatever type it is held to; `parse` says whether it may be.
+
+    Raises:
+        ConfigError: there is no such key.
+    """
+    node: Any = values
+    *parents, last = path.split(".")
+    for part in [*parents, last]:
+        if not isinstance(node, config_dict.ConfigDict) or part not in node:
+            known = list(node.keys()) if isinstance(node, config_dict.ConfigDict) else []
+            raise ConfigError(unknown_key(f"config.{path}", part, known))
+        if part is not last:
+            node = node[part]
+    with node.unlocked(), node.ignore_type():
+        node[last] = None
 
 
 def _cell(hint: Any, value: Any) -> Any:

@@ -36,7 +36,8 @@ class IctRows:
     A query longer than `query_length` - 2 tokens is cut at its end (its whole sentence is removed all the same).
 
     Attributes:
-        n_items: pieces used. counts: ``rows``, ``too_short_pieces`` (left out).
+        n_items: pieces used. counts: ``rows``, ``too_short_pieces`` (left out). distinct_documents: with different
+            texts.
     Raises:
         InputError: no piece has enough text. ValueError: impossible lengths.
     """
@@ -65,6 +66,7 @@ class IctRows:
         if not self.n_items:
             need = "two sentences" if unit == "sentence" else f"{2 * chunk_min} tokens"
             raise InputError(f"{store.folder}: none of {store.n_pieces} pieces has {need} within {self._room} tokens; ICT needs that many")
+        self.distinct_documents = len(np.unique(store.content_ids[store.piece_document[self._pieces]]))
         self._order = SeededOrder(self.n_items, seed)
 
     def _enough(self) -> Bool[np.ndarray, " m"]:

@@ -14,7 +14,7 @@ from denseir_jax.data import hashing
 
 
 def pack_sentences(
-    lengths: Sequence[int], target: int, short_share: float, seed: int, document: int, minimum: int = 1
+    lengths: Sequence[int], target: int, short_share: float, seed: int, document: int, minimum: int = 1, overshoot: bool = False
 ) -> list[tuple[int, int]]:
     """Pack sentences greedily: a piece is closed BEFORE the sentence that would carry it over its target (Condenser).
 
@@ -26,6 +26,8 @@ def pack_sentences(
         document: row of the document in the corpus.
         minimum: tokens below which a piece is not closed, even if the next sentence carries it over the target; a last
             piece with fewer joins the one before it. 1 leaves the plain rule.
+        overshoot: close a piece only AFTER the sentence that carries it to its target or beyond (RetroMAE), whose end the
+            crop then cuts.
     Returns:
         (first sentence, one after the last) of each piece.
     """
@@ -33,7 +35,8 @@ def pack_sentences(
     pieces: list[tuple[int, int]] = []
     first = filled = 0
     for number, length in enumerate(lengths):
-        if number > first and filled >= minimum and filled + length > goals[len(pieces)]:
+        full = filled >= goals[len(pieces)] if overshoot else filled + length > goals[len(pieces)]
+        if number > first and filled >= minimum and full:
             pieces.append((first, number))
             first, filled = number, 0
         filled += length
@@ -52,7 +55,7 @@ class SplitRule:
         split: "none": a document is one piece, empty or not. "blocks": Condenser's blocks, `pack_sentences` filled up to
             block length - 2, the room that [CLS] and [SEP] leave. "spans": coCondenser's spans of about `target` tokens,
             none below `minimum` unless the document is; a document with fewer than two makes no pair.
-        target, minimum, short_share, seed: see `pack_sentences`.
+        target, minimum, short_share, seed, overshoot: see `pack_sentences`.
     """
 
     split: Literal["none", "blocks", "spans"]
@@ -60,12 +63,13 @@ class SplitRule:
     minimum: int = 1
     short_share: float = 0.1
     seed: int = 0
+    overshoot: bool = False
 
     def cut(self, lengths: Sequence[int], document: int) -> list[tuple[int, int]]:
         """(first sentence, one after the last) of each piece of a document whose sentences have these lengths."""
         if self.split == "none":
             return [(0, len(lengths))]
-        return pack_sentences(lengths, self.target, self.short_share, self.seed, document, self.minimum)
+        return pack_sentences(lengths, self.target, self.short_share, self.seed, document, self.minimum, self.overshoot)
 
 
 def _goals(pieces: int, target: int, short_share: float, minimum: int, seed: int, document: int) -> list[int]:

@@ -19,6 +19,8 @@ class SpanPairRows:
 
     Documents with fewer than two spans that hold text are left out and counted. Each span is cropped as `MaskedTextRows` does.
 
+    Attributes:
+        n_items, counts: see `batches.RowSource`. distinct_documents: with different texts.
     Args:
         length: tokens of a span, [CLS] and [SEP] included. pairing: "random": two different spans, uniformly, in either order
             (coCondenser); "nearby": two that follow one another, in either order (one of CoT-MAE's kinds).
@@ -41,6 +43,7 @@ class SpanPairRows:
                 f"{store.folder}: none of {store.n_documents} documents has two spans; prepare with split=spans and "
                 "span_tokens well below a document's length"
             )
+        self.distinct_documents = len(np.unique(store.content_ids[store.piece_document[self._pieces[self._first]]]))
         self._order = SeededOrder(self.n_items, seed)
 
     def rows(self, stream: Int[np.ndarray, " k"]) -> dict[str, np.ndarray]:

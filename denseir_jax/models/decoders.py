@@ -43,6 +43,8 @@ class DecoderConfig:
             raise ValueError(f"layers={self.layers} must be at least 1")
         if self.window is not None and self.window < 1:
             raise ValueError(f"window={self.window} must be at least 1 (the current token), or None for all tokens before it")
+        if self.eps <= 0:
+            raise ValueError(f"eps={self.eps} must be positive")
         if self.heads < 0 or self.intermediate < 0:
             raise ValueError(f"heads={self.heads}, intermediate={self.intermediate} must be positive, or 0 for the encoder's")
 

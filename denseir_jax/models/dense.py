@@ -91,6 +91,11 @@ class LayerNorm(nn.Module):
         return centred * jax.lax.rsqrt(variance + self.eps) * scale + bias
 
 
+def unit(vectors: Float[Array, "*s d"]) -> Float[Array, "*s d"]:
+    """Scaled to length 1; a zero vector stays zero, and its gradient finite."""
+    return vectors * jax.lax.rsqrt(jnp.maximum(jnp.square(vectors).sum(-1, keepdims=True), 1e-24))
+
+
 def init_params(module: nn.Module, key: Any, *args: Any) -> dict[str, Any]:
     """The module's parameters as a plain nested dict; nothing is computed but the initial values."""
     params: dict[str, Any] = jax.jit(module.init)(key, *args).get("params", {})

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int, Key
 
 from denseir_jax.models import bert, heads, lexical
-from denseir_jax.models.dense import LayerNorm, Linear, apply, einsum, init_params, wide
+from denseir_jax.models.dense import LayerNorm, Linear, apply, einsum, init_params, unit, wide
 from denseir_jax.models.shape import EncoderConfig, Params
 from denseir_jax.parallel.mesh import BATCH_AXES, row_shards
 
@@ -130,8 +130,7 @@ class Embedder:
         if self.config.projection:
             vectors = apply(Projection(self.encoder, self.config.projection), params["projection"], vectors)
         if self.config.normalize:
-            squares = jnp.square(vectors).sum(-1, keepdims=True)
-            vectors = vectors * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
+            vectors = unit(vectors)
         return vectors
 
     def _pooled(self, hidden: Float[Array, "b l d"], length: Int[Array, " b"]) -> Float[Array, "b d"]:
@@ -159,10 +158,11 @@ class Embedder:
         self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"], keys: Key[Array, " b"] | None = None
     ) -> WordVectors:
         """As `embed`, for an embedder with a lexical part, whose zeros are left out: the words with the largest MLM logit
-        over the real tokens after [CLS]. Of equal ones the lower word id is kept.
+        over the real tokens after [CLS]. Of equal ones the lower word id is kept. A negative logit weighs 0: a word that
+        neither text speaks of adds nothing to their score.
         """
         hidden = bert.encode(self.encoder, params["encoder"], ids, length, keys).last
         at = jnp.arange(ids.shape[1])
         logits = lexical.largest_word_logits(self.encoder, params, hidden, (at >= 1) & (at < length[:, None]))
-        weights, words = _top_k(logits, min(self.config.lexical, self.encoder.vocab_size))
+        weights, words = _top_k(jnp.maximum(logits, 0), min(self.config.lexical, self.encoder.vocab_size))
         return WordVectors(self.pool(params, hidden, length), words, weights, self.encoder.vocab_size)

@@ -43,6 +43,8 @@ class EncoderConfig:
             raise ValueError(f"layers is {self.layers}; expected 0 (embeddings only) or more")
         if self.hidden % self.heads:
             raise ValueError(f"hidden {self.hidden} does not divide into {self.heads} heads")
+        if self.eps <= 0 or self.init_std < 0:
+            raise ValueError(f"eps={self.eps} must be positive, init_std={self.init_std} not negative")
         for name in ("dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected a rate in [0, 1)")

@@ -6,10 +6,10 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from denseir_jax.data.batches import Crop
-from denseir_jax.models import heads, lexical
+from denseir_jax.models import lexical
 from denseir_jax.objectives import masking
 from denseir_jax.objectives.base import Context, Objective, Pair, Params
 from denseir_jax.objectives.masked_text import Encoded, MaskedText, Reading, label_sums
@@ -50,18 +50,13 @@ class BagOfWords(MaskedText):
 
     @property
     def decoder_term(self) -> str:
-        """The decoder's loss."""
+        """The bag's loss."""
         return "bow"
-
-    def init(self, key: Key[Array, ""]) -> Params:
-        """Encoder (and projection, where the embedder has one) and MLM head."""
-        encoder_key, head_key = jax.random.split(key)
-        return self.embedder.init(encoder_key) | {"mlm_head": heads.init_mlm_head(self.context.encoder, head_key)}
 
     def score(self, params: Params, encoded: Encoded) -> tuple[dict[str, jax.Array], dict[str, Pair]]:
         """Vector ``cls`` [n, d]; sums ``mlm``, ``mlm_accuracy`` and ``bow``."""
         (losses,) = self.label_losses(params, [(encoded.hidden.last, encoded.masked)])
-        logits = lexical.word_logits(self.context.encoder, params, encoded.cls)
+        logits = lexical.word_logits(self.context.encoder, params, self.vector(params, encoded))
         sums = label_sums("mlm", losses, encoded.masked.weight)
         return {"cls": encoded.cls}, sums | {"bow": bag_loss(logits, encoded.text, self.config.bow == "set")}
 

@@ -72,6 +72,11 @@ class Objective(Protocol):
         """How the vectors that come out are to be compared."""
         ...
 
+    @property
+    def least_rows(self) -> int:
+        """The smallest batch that there is something to learn from."""
+        ...
+
     def fields(self) -> dict[str, Field]:
         """The batch fields that the two functions read; checked before anything compiles."""
         ...
@@ -138,6 +143,11 @@ class OneTower:
     def similarity(self) -> Similarity:
         """Cosine where the vectors are normalised."""
         return "cosine" if self.context.embedder.normalize else "dot"
+
+    @property
+    def least_rows(self) -> int:
+        """Rows are learnt from one by one."""
+        return 1
 
     def derived(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
         """Nothing."""

@@ -38,7 +38,8 @@ class BottleneckConfig:
     """The family's settings; the defaults are Condenser's.
 
     Attributes:
-        mask, crop: as for MLM. late_mlm: add the MLM loss of the encoder's last layer.
+        mask, crop: as for MLM. late_mlm: add the MLM loss of the encoder's last layer. late_predict: its labels: the masked
+            tokens, or all of the text.
         bottleneck: "cls": the last layer's [CLS] state. "lexical": softmax(largest MLM logits over the text) @ word table.
         tokens: what else the decoder reads. "layer": states of layer `skip_from` (0 = embeddings, None = the middle one), whose
             labels are the encoder's. "masked": embeddings of the text under `decoder_mask`. "other": of the other span.
@@ -53,6 +54,7 @@ class BottleneckConfig:
     mask: MaskConfig = MaskConfig()
     crop: Crop = "random"
     late_mlm: bool = True
+    late_predict: Literal["masked", "all"] = "masked"
     bottleneck: Literal["cls", "lexical"] = "cls"
     tokens: Literal["layer", "masked", "other"] = "layer"
     skip_from: int | None = None
@@ -68,8 +70,11 @@ class BottleneckConfig:
     def __post_init__(self) -> None:
         if self.n_head_layers < 0:
             raise ValueError(f"n_head_layers={self.n_head_layers} is negative")
-        if self.head_weight < 0:
-            raise ValueError(f"head_weight={self.head_weight} is negative")
+        if self.head_weight < 0 or not (self.head_weight or self.late_mlm):
+            raise ValueError(f"head_weight={self.head_weight}, late_mlm={self.late_mlm}: expected 0 or more, and some loss")
+        rates = self.mask.rate, self.decoder_mask.rate
+        if (self.relation == "around" and rates[1] < rates[0]) or (self.relation == "disjoint" and sum(rates) > 1):
+            raise ValueError(f"relation={self.relation!r} does not go with mask rates {rates[0]} (encoder) and {rates[1]} (decoder)")
         if self.tokens == "other" and (self.pairs is None or self.relation != "apart"):
             raise ValueError("tokens='other' reads the other span of a pair: it needs pairs='random' or 'nearby', and relation='apart'")
         if self.tokens == "layer" and self.relation != "apart":
@@ -122,21 +127,20 @@ class Bottleneck(MaskedText):
 
     def init(self, key: Key[Array, ""]) -> Params:
         """Encoder (and projection, where the embedder has one), MLM head, and the decoder's layers if there are any."""
-        encoder_key, mlm_key, head_key = jax.random.split(key, 3)
-        encoder, c = self.context.encoder, self.config
-        params = self.embedder.init(encoder_key) | {"mlm_head": heads.init_mlm_head(encoder, mlm_key)}
+        head_key, own_key = jax.random.split(jax.random.fold_in(key, 2))
+        encoder, c, params = self.context.encoder, self.config, super().init(key)
         if c.n_head_layers:
             params["head"] = bert.init_layers(encoder, c.n_head_layers, head_key)
             if c.head_init == "last":
                 params["head"] = jax.tree.map(self._last, params["encoder"]["layers"])
         if c.own_mlm_head:
-            params["head_mlm_head"] = heads.init_mlm_head(encoder, jax.random.fold_in(mlm_key, 1), own_table=False)
+            params["head_mlm_head"] = heads.init_mlm_head(encoder, own_key, own_table=False)
         return params
 
     def derived(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
         """The decoder's layers as copies of the warm-started encoder's last ones, where they start so and none are given."""
         prefix = "encoder/layers/"
-        if self.config.head_init != "last" or any(name.startswith("head/") for name in leaves):
+        if self.config.head_init != "last" or not self.config.n_head_layers or any(name.startswith("head/") for name in leaves):
             return {}
         return {f"head/{name.removeprefix(prefix)}": self._last(leaf) for name, leaf in leaves.items() if name.startswith(prefix)}
 
@@ -147,19 +151,20 @@ class Bottleneck(MaskedText):
         """Vector ``cls`` [n, d]; sums ``head_mlm``, ``late_mlm`` and their accuracies."""
         x, labels = self.decoder_input(params, encoded)
         seen = self.decode(params, x, encoded), labels
-        late = [(encoded.hidden.last, encoded.masked)] if self.config.late_mlm else []
+        late_labels = all_text(encoded.text) if self.config.late_predict == "all" else encoded.masked
+        late = [(encoded.hidden.last, late_labels)] if self.config.late_mlm else []
         if self.config.own_mlm_head:
             found = self.label_losses(params, [seen], "head_mlm_head") + (self.label_losses(params, late) if late else [])
         else:
             found = self.label_losses(params, [seen, *late])
         sums = label_sums("head_mlm", found[0], labels.weight)
         if late:
-            sums |= label_sums("late_mlm", found[1], encoded.masked.weight)
+            sums |= label_sums("late_mlm", found[1], late_labels.weight)
         return {"cls": encoded.cls}, sums
 
     def decoder_input(self, params: Params, encoded: Encoded) -> tuple[Float[Array, "n l d"], Masked]:
         """The bottleneck at position 0 and token states elsewhere; and what is to be predicted there."""
-        c, vector = self.config, self._vector(params, encoded)
+        c, vector = self.config, self.vector(params, encoded)
         if c.tokens == "layer":
             states, labels = self._layer(encoded.hidden), encoded.masked
         else:
@@ -178,9 +183,10 @@ class Bottleneck(MaskedText):
         visible = bert.real_tokens(encoded.text.length, x.shape[1])
         return bert.run_layers(self.context.encoder, self.config.n_head_layers, params["head"], x, visible, encoded.keys)
 
-    def _vector(self, params: Params, encoded: Encoded) -> Float[Array, "n d"]:
-        if self.config.bottleneck == "cls":
-            return encoded.cls
+    def vector(self, params: Params, encoded: Encoded) -> Float[Array, "n d"]:
+        """The bottleneck: the [CLS] state, or LexMAE's mixture of word embeddings."""
+        if self.config.bottleneck == "cls" or encoded.instead is not None:
+            return super().vector(params, encoded)
         text = masking.text_tokens(encoded.text)
         logits = lexical.largest_word_logits(self.context.encoder, params, encoded.hidden.last, text)
         words = jax.lax.stop_gradient(params["encoder"]["embeddings"]["word"][: self.context.vocab_size])

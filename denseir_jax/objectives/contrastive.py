@@ -16,6 +16,7 @@ from denseir_jax.data.lines import BadRows
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
 from denseir_jax.data.training_set import GroupRows, read_training_set
+from denseir_jax.models.dense import unit
 from denseir_jax.models.embedder import Embedder
 from denseir_jax.objectives.base import Batch, Context, Field, Objective, Pair, Params, Similarity, side_keys, token_counts
 from denseir_jax.objectives.registry import register
@@ -82,6 +83,11 @@ class Contrastive:
         """As configured; vectors that the embedder normalises already are compared by cosine either way."""
         return "cosine" if self.context.embedder.normalize else self.config.similarity
 
+    @property
+    def least_rows(self) -> int:
+        """Without hard negatives a passage is told from those of other rows alone."""
+        return 1 if self.config.group_size > 1 else 2
+
     def fields(self) -> dict[str, Field]:
         """A query and its group; `known` lists everything that answers the query, by the ids of `passage_row`."""
         n = self.config.group_size
@@ -133,7 +139,7 @@ class Contrastive:
         vectors = self.embedder.embed(params if self.config.tied else params[side], ids, length, keys)
         if self.config.similarity == "dot":
             return vectors
-        return vectors * jax.lax.rsqrt(jnp.maximum(jnp.square(vectors).sum(-1, keepdims=True), 1e-24))
+        return unit(vectors)
 
     def per_row(
         self, params: Params, rows: Batch, keys: Key[Array, " b"] | None, train: bool

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from denseir_jax.core.errors import ConfigError
+from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data.batches import RowSource
 from denseir_jax.data.ict import IctRows
 from denseir_jax.data.tokenizer import Tokenizer
@@ -63,6 +63,11 @@ class Ict(OneTower):
 
     config: IctConfig
 
+    @property
+    def least_rows(self) -> int:
+        """A passage is told from those of other rows."""
+        return 2
+
     def fields(self) -> dict[str, Field]:
         """Query, passage, whether the query's text was removed, and which document it is."""
         return {
@@ -76,10 +81,17 @@ class Ict(OneTower):
         }
 
     def rows(self, store: TokenStore, groups: Path | None = None, tokenizer: Tokenizer | None = None) -> RowSource:
-        """Query and passage cut from one piece of the corpus; a training set adds nothing."""
+        """Query and passage cut from one piece of the corpus; a training set adds nothing.
+
+        Raises:
+            InputError: no piece has enough text, or all are of one text.
+        """
         c, context = self.config, self.context
         cut = {"unit": c.unit, "chunk_min": c.chunk_min, "chunk_max": c.chunk_max, "keep_rate": c.keep_rate}
-        return IctRows(store, context.query_length, context.passage_length, context.seed, **cut)  # type: ignore[arg-type]
+        source = IctRows(store, context.query_length, context.passage_length, context.seed, **cut)  # type: ignore[arg-type]
+        if source.distinct_documents < 2:
+            raise InputError(f"{store.folder}: all pieces are of one text; ICT tells passages of different texts apart")
+        return source
 
     def init(self, key: Key[Array, ""]) -> Params:
         """The embedder's parameters: encoder, and projection if it has one."""

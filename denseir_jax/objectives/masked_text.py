@@ -45,7 +45,8 @@ class Encoded(NamedTuple):
     """One encoder pass over masked texts; n = rows x texts a row, the texts of a row next to each other.
 
     text: what was read, unmasked. chosen: what the encoder's mask picked. masked: what the encoder saw, and its labels.
-    hidden: its states. keys: dropout keys, one a text, or None.
+    hidden: its states. keys: dropout keys, one a text, or None. instead: vectors that decoders get in the place of the
+    encoder's, to see what they make of them; None: its own.
     """
 
     text: Text
@@ -53,6 +54,7 @@ class Encoded(NamedTuple):
     masked: Masked
     hidden: Hidden
     keys: Key[Array, " n"] | None
+    instead: Float[Array, "n d"] | None = None
 
     @property
     def cls(self) -> Float[Array, "n d"]:
@@ -79,6 +81,15 @@ class MaskedText(OneTower, ABC):
     def decoder_term(self) -> str:
         """The name of the loss that is computed through the vector; "" where there is none."""
         return ""
+
+    def vector(self, params: Params, encoded: Encoded) -> Float[Array, "n d"]:
+        """What the text is decoded from: the raw [CLS] states, unless `encoded.instead` holds others."""
+        return encoded.cls if encoded.instead is None else encoded.instead
+
+    def init(self, key: Key[Array, ""]) -> Params:
+        """Encoder (and projection, where the embedder has one) and MLM head."""
+        encoder_key, head_key = jax.random.split(key)
+        return self.embedder.init(encoder_key) | {"mlm_head": heads.init_mlm_head(self.context.encoder, head_key)}
 
     @property
     def reads_layers(self) -> bool:

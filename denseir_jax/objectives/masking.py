@@ -45,6 +45,8 @@ class MaskConfig:
                 raise ValueError(f"mask rate {rate} is outside (0, 1]")
         if self.ramp < 0 or (self.final_rate is None) != (self.ramp == 0):
             raise ValueError(f"final_rate={self.final_rate} and ramp={self.ramp}: a schedule needs both, a constant rate neither")
+        if self.ramp >= 2**31:
+            raise ValueError(f"ramp={self.ramp} is beyond the rows that a stream can have: expected less than 2^31")
         if min(self.masked, self.random) < 0 or self.masked + self.random > 1 + 1e-9:
             raise ValueError(
                 f"masked={self.masked} and random={self.random} are shares of the chosen tokens: expected 0 or more, 1 together"
@@ -173,6 +175,13 @@ def masked_at(config: MaskConfig, text: Text, chosen: Chosen, slots: int, mask_i
     random_until = config.masked + config.random
     new = jnp.where(kind < config.masked, mask_id, jnp.where(kind < random_until, random_ids, text.ids))
     return _gather(text.ids, jnp.where(chosen, new, text.ids), chosen, slots)
+
+
+def word_numbers(text: Text) -> Int[Array, "b l"]:
+    """Equal for the tokens of one maskable word; every other token ([CLS], [UNK], padding) has a number of its own."""
+    at = jnp.arange(text.ids.shape[1])
+    inside = at < lax.cummax(jnp.where(text.words > 0, at + text.words, 0), axis=1)
+    return jnp.where(inside, jnp.cumsum(text.words > 0, axis=1), -1 - at)
 
 
 def text_tokens(text: Text) -> Bool[Array, "b l"]:

@@ -26,6 +26,7 @@ from denseir_jax.objectives.masked_text import Encoded, MaskedText
 from denseir_jax.objectives.registry import register, registry
 
 _SHARED = ("index",)  # fields that mean the same to every part
+_BACKBONE = ("encoder", "projection", "mlm_head")  # parameters that all parts train; heads and decoders are a part's own
 _COUNTS = ("tokens", "cells")  # metrics that add up over parts
 
 
@@ -43,37 +44,28 @@ class MixtureConfig:
             raise ValueError(f"weights are given for {sorted(self.weights)}, parts are {sorted(self.parts)}: expected the same names")
         if any(weight < 0 for weight in self.weights.values()) or not any(self.weights.values()):
             raise ValueError(f"weights {self.weights} must not be negative, nor all 0")
-        if any("/" in name for name in self.parts):
-            raise ValueError(f"part names {sorted(self.parts)} must not contain '/'")
+        if bad := [name for name in self.parts if "/" in name or name in _BACKBONE]:
+            raise ValueError(f"part name {bad[0]!r}: expected none with '/', and none of {', '.join(_BACKBONE)}")
 
     def build(self, context: Context) -> Objective:
         """The objective for a model and its data.
 
         Raises:
-            ConfigError: two parts differ in how they compare vectors, share no encoder, or want one name for two shapes.
+            ConfigError: two parts differ in how they compare vectors, or one has no encoder to share.
         """
         parts = {name: self.parts[name].build(context) for name in sorted(self.parts) if self.weights[name]}
         similarities = {part.similarity for part in parts.values()}
         if len(similarities) > 1:
             raise ConfigError(f"the parts of a mixture compare vectors in different ways: {', '.join(sorted(similarities))}")
-        _check_shared({name: jax.eval_shape(part.init, jax.random.key(0)) for name, part in parts.items()})
+        for name, part in parts.items():
+            if len(parts) > 1 and "encoder" not in jax.eval_shape(part.init, jax.random.key(0)):
+                raise ConfigError(f"part {name!r} of the mixture has no encoder that the others could share (two towers, tied=False?)")
         return Mixture(parts, {name: self.weights[name] for name in parts})
-
-
-def _check_shared(shapes: Mapping[str, Params]) -> None:
-    seen: dict[str, tuple[str, Any]] = {}
-    for part, tree in shapes.items():
-        if len(shapes) > 1 and "encoder" not in tree:
-            raise ConfigError(f"part {part!r} of the mixture has no encoder that the others could share (two towers, tied=False?)")
-        for name, leaves in tree.items():
-            other, have = seen.setdefault(name, (part, leaves))
-            if have != leaves:
-                raise ConfigError(f"parts {other!r} and {part!r} of the mixture want different shapes for the shared parameters {name!r}")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mixture:
-    """L = sum of weight x part; parameters of equal top-level names ("encoder", "mlm_head") are one."""
+    """L = sum of weight x part; encoder, projection and MLM head are one, a part's heads and decoders are ``{part: {...}}``."""
 
     parts: dict[str, Objective]
     weights: dict[str, float]
@@ -108,7 +100,16 @@ class Mixture:
 
     def derived(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
         """Those of all parts."""
-        return {name: leaf for part in self.parts.values() for name, leaf in part.derived(leaves).items()}
+        found: dict[str, Any] = {}
+        for part, objective in self.parts.items():
+            own = {name.removeprefix(f"{part}/"): leaf for name, leaf in leaves.items() if name.split("/")[0] in (part, *_BACKBONE)}
+            found |= {f"{part}/{name}": leaf for name, leaf in objective.derived(own).items()}
+        return found
+
+    @property
+    def least_rows(self) -> int:
+        """What every part can learn from."""
+        return max(part.least_rows for part in self.parts.values())
 
     def fields(self) -> dict[str, Field]:
         """Every reader's fields as part/field, with whatever the parts that share its rows need; the stream index once."""
@@ -121,10 +122,13 @@ class Mixture:
         return MixedRows({name: self.parts[name].rows(store, groups, tokenizer) for name in dict.fromkeys(self._readers.values())})
 
     def init(self, key: Key[Array, ""]) -> Params:
-        """The union of the parts' parameters."""
+        """The backbone of the first part that has it, and every part's own parameters under its name."""
         params: Params = {}
-        for part in self.parts.values():
-            params = part.init(key) | params
+        for number, (name, part) in enumerate(self.parts.items()):
+            made = part.init(jax.random.fold_in(key, number) if number else key)
+            backbone = _backbone(made)
+            own = {key: leaves for key, leaves in made.items() if key not in backbone}
+            params = backbone | params | ({name: own} if own else {})
         return params
 
     def per_row(
@@ -138,10 +142,10 @@ class Mixture:
             own, reader = side_keys(keys, number), self._readers[name]
             if isinstance(part, MaskedText):
                 if reader == name:
-                    passes[name] = part.read(params, _of(name, rows), own if train else None, self._collects(name))
-                found, added = part.scored(params, passes[reader])
+                    passes[name] = part.read(_params(name, params), _of(name, rows), own if train else None, self._collects(name))
+                found, added = part.scored(_params(name, params), passes[reader])
             else:
-                found, added = part.per_row(params, _of(name, rows), own, train)
+                found, added = part.per_row(_params(name, params), _of(name, rows), own, train)
             vectors |= {f"{name}/{key}": value for key, value in found.items()}
             sums |= {f"{name}/{key}": pair for key, pair in added.items()}
         return vectors, sums
@@ -158,7 +162,7 @@ class Mixture:
         metrics: dict[str, Pair] = {}
         for name, part in self.parts.items():
             reader = self._readers[name]
-            loss, found = part.over_batch(params, _of(name, vectors), _of(name, sums), _of(reader, batch))
+            loss, found = part.over_batch(_params(name, params), _of(name, vectors), _of(name, sums), _of(reader, batch))
             total = total + self.weights[name] * loss
             counts = {key: found.pop(key) for key in _COUNTS}
             metrics = (add(metrics, counts) if reader == name else metrics) | {f"{name}/{key}": pair for key, pair in found.items()}
@@ -181,6 +185,15 @@ class MixedRows:
     def names(self, stream: Int[np.ndarray, " k"]) -> list[str]:
         """What every source calls these rows, joined."""
         return [" + ".join(dict.fromkeys(names)) for names in zip(*(s.names(stream) for s in self.sources.values()), strict=True)]
+
+
+def _backbone(params: Params) -> Params:
+    return {name: params[name] for name in _BACKBONE if name in params}
+
+
+def _params(part: str, params: Params) -> Params:
+    """What one part sees: the backbone, and its own heads and decoders."""
+    return _backbone(params) | params.get(part, {})
 
 
 def _name(part: str, field: str) -> str:

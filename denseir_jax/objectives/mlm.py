@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
-from jaxtyping import Array, Key
 
 from denseir_jax.data.batches import Crop
-from denseir_jax.models import heads
 from denseir_jax.objectives.base import Context, Objective, Pair, Params
 from denseir_jax.objectives.masked_text import Encoded, MaskedText, Reading, label_sums
 from denseir_jax.objectives.masking import MaskConfig
@@ -36,11 +34,6 @@ class Mlm(MaskedText):
     def terms(self) -> Mapping[str, float]:
         """One mean, weight 1."""
         return {"mlm": 1.0}
-
-    def init(self, key: Key[Array, ""]) -> Params:
-        """Encoder (and projection, where the embedder has one) and MLM head."""
-        encoder_key, head_key = jax.random.split(key)
-        return self.embedder.init(encoder_key) | {"mlm_head": heads.init_mlm_head(self.context.encoder, head_key)}
 
     def score(self, params: Params, encoded: Encoded) -> tuple[dict[str, jax.Array], dict[str, Pair]]:
         """Vector ``cls`` [n, d]; sums ``mlm`` and ``mlm_accuracy``."""

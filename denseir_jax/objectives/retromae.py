@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from denseir_jax.data.batches import Crop
-from denseir_jax.models import bert, heads, lexical
+from denseir_jax.models import bert, lexical
 from denseir_jax.objectives import masking
 from denseir_jax.objectives.bag_of_words import bag_loss
 from denseir_jax.objectives.base import Context, Objective, Pair, Params
@@ -34,8 +34,9 @@ class RetroMaeConfig:
     Attributes:
         mask, crop: the encoder's. decoder_mask: how much of the text is hidden from each position.
         base_masks: how many masks a text draws; each position takes one of them. 256 in the authors' code (128 in BGE); a
-            text never draws more than it has tokens. hide: "column": from a position its own token is hidden, whatever
-            its mask; "word": all of its word (in the authors' code the other pieces of the word may stay in sight).
+            text never draws more than it has tokens. 0: every position draws its own, as in the paper (a sort each).
+        hide: "column": from a position its own token is hidden, whatever its mask; "word": all of its word (in the authors'
+            code the other pieces of the word may stay in sight).
         query_norm: False: the query stream is position embedding + vector as it is (RetroMAE). True: the embedding
             module on the vector, with token type, LayerNorm and dropout (DupMAE, BGE).
         n_decoder_layers: 1 as published; each reads the same context.
@@ -55,8 +56,8 @@ class RetroMaeConfig:
     bow: Literal["counts", "set"] = "counts"
 
     def __post_init__(self) -> None:
-        if self.base_masks < 1 or self.n_decoder_layers < 1:
-            raise ValueError(f"base_masks={self.base_masks} and n_decoder_layers={self.n_decoder_layers} must be at least 1")
+        if self.base_masks < 0 or self.n_decoder_layers < 1:
+            raise ValueError(f"base_masks={self.base_masks} must not be negative, n_decoder_layers={self.n_decoder_layers} at least 1")
         if self.bow_weight < 0:
             raise ValueError(f"bow_weight={self.bow_weight} is negative")
 
@@ -83,15 +84,13 @@ class RetroMae(MaskedText):
 
     def init(self, key: Key[Array, ""]) -> Params:
         """Encoder (and projection, where the embedder has one), MLM head, the decoder's layers."""
-        encoder_key, mlm_key, decoder_key = jax.random.split(key, 3)
-        encoder = self.context.encoder
-        params = self.embedder.init(encoder_key) | {"mlm_head": heads.init_mlm_head(encoder, mlm_key)}
-        return params | {"two_stream": bert.init_layers(encoder, self.config.n_decoder_layers, decoder_key)}
+        decoder = bert.init_layers(self.context.encoder, self.config.n_decoder_layers, jax.random.fold_in(key, 2))
+        return super().init(key) | {"two_stream": decoder}
 
     def score(self, params: Params, encoded: Encoded) -> tuple[dict[str, jax.Array], dict[str, Pair]]:
         """Vector ``cls`` [n, d]; sums ``mlm``, ``decoder``, their accuracies, and ``bow``."""
         masks = masking.choose_many(self.config.decoder_mask, encoded.text, self.masks, DECODER_MASK)
-        return self.score_seen(params, encoded, visible_to(encoded.text, masks, self.config.hide))
+        return self.score_seen(params, encoded, visible_to(encoded.text, masks, self.config.hide, own=not self.config.base_masks))
 
     def score_seen(self, params: Params, encoded: Encoded, visible: Bool[Array, "n l l"]) -> tuple[dict[str, jax.Array], dict[str, Pair]]:
         """`score`, where position i of the decoder sees position j if `visible` says so."""
@@ -105,14 +104,15 @@ class RetroMae(MaskedText):
     @property
     def masks(self) -> int:
         """Base masks that the longest text draws."""
-        return min(self.config.base_masks, self.context.passage_length)
+        return min(self.config.base_masks or self.context.passage_length, self.context.passage_length)
 
     def decode(self, params: Params, encoded: Encoded, visible: Bool[Array, "n l l"]) -> Float[Array, "n l d"]:
         """The decoder's states. `visible`: True where position i may see position j of the context."""
         encoder, text, keys = self.context.encoder, encoded.text, encoded.keys
         clean = bert.embed_tokens(encoder, params["encoder"], text.ids, keys, site=CONTEXT_SITE)
-        context = jnp.concatenate([encoded.cls[:, None].astype(clean.dtype), clean[:, 1:]], axis=1)
-        query = bert.embed_vector(encoder, params["encoder"], encoded.cls, clean.shape[1], self.config.query_norm, keys, QUERY_SITE)
+        vector = self.vector(params, encoded)
+        context = jnp.concatenate([vector[:, None].astype(clean.dtype), clean[:, 1:]], axis=1)
+        query = bert.embed_vector(encoder, params["encoder"], vector, clean.shape[1], self.config.query_norm, keys, QUERY_SITE)
         n, layers = self.config.n_decoder_layers, params["two_stream"]
         return bert.run_layers(encoder, n, layers, query, visible[:, None], keys, STREAMS_SITE, memory=context)
 
@@ -123,22 +123,23 @@ class RetroMae(MaskedText):
         return lexical.largest_word_logits(self.context.encoder, params, encoded.hidden.last, taken)
 
 
-def visible_to(text: Text, masks: Bool[Array, "n k l"], hide: Literal["column", "word"]) -> Bool[Array, "n l l"]:
-    """What each position i may see: all real tokens but those of the mask it draws, and its own.
+def visible_to(text: Text, masks: Bool[Array, "n k l"], hide: Literal["column", "word"], own: bool = False) -> Bool[Array, "n l l"]:
+    """What each position i may see: all real tokens but those of the mask it takes, and itself.
 
-    One of the first min(real tokens, k) masks, uniformly, by (seed, stream index). [CLS] and [SEP] are in no mask, so every
-    labelled position sees them.
+    Which one: its own, number i (`own`), or one of the first min(real tokens, k), uniformly, by (seed, stream index). [CLS] and
+    [SEP] are in no mask, so every labelled position sees them.
     """
     n, k, width = masks.shape
 
     def pick(key: Array, length: Array) -> Array:
         return jax.random.randint(jax.random.fold_in(key, _PICK), (width,), 0, jnp.minimum(length, k))
 
-    drawn = jnp.take_along_axis(masks, jax.vmap(pick)(text.keys(DECODER_MASK), text.length)[:, :, None], axis=1)
+    if not own:
+        picked = jax.vmap(pick)(text.keys(DECODER_MASK), text.length)
+        masks = jnp.take_along_axis(masks, picked[:, :, None], axis=1)
     at = jnp.arange(width)
-    own = jnp.broadcast_to(at[:, None] == at, (n, width, width))
+    itself = jnp.broadcast_to(at[:, None] == at, (n, width, width))
     if hide == "word":
-        word = jnp.cumsum(text.words > 0, axis=1)  # number of the word that a text token is in
-        inside = masking.text_tokens(text)
-        own |= (word[:, :, None] == word[:, None, :]) & inside[:, :, None] & inside[:, None, :]
-    return ~drawn & ~own & (at < text.length[:, None])[:, None, :]
+        word = masking.word_numbers(text)
+        itself = word[:, :, None] == word[:, None, :]
+    return ~masks & ~itself & (at < text.length[:, None])[:, None, :]

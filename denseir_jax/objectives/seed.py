@@ -6,6 +6,7 @@ layers, no window and, if wanted, a variational latent it is the strong decoder 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from denseir_jax.core.errors import ConfigError
 from denseir_jax.data.batches import Crop
-from denseir_jax.models import decoders, heads
+from denseir_jax.models import decoders
 from denseir_jax.models.decoders import DecoderConfig
 from denseir_jax.objectives.base import Context, Objective, Pair, Params
 from denseir_jax.objectives.masked_text import Encoded, MaskedText, Reading, label_sums
@@ -46,6 +47,10 @@ class LatentConfig:
             raise ValueError(
                 f"latent size={self.size}, cycle={self.cycle}, free_nats={self.free_nats}, weight={self.weight}: expected 0 or more"
             )
+        if self.cycle >= 2**31 or (self.cycle and not self.size):
+            raise ValueError(
+                f"latent cycle={self.cycle}, size={self.size}: a cycle is of less than 2^31 rows, and of a latent that there is"
+            )
         if min(self.zero, self.rise) < 0 or self.zero + self.rise > 1:
             raise ValueError(f"zero={self.zero} and rise={self.rise} are shares of a cycle: expected 0 or more, at most 1 together")
 
@@ -54,7 +59,8 @@ class LatentConfig:
 @dataclass(frozen=True)
 class SeedConfig:
     """mask, crop: the encoder's, as for MLM. decoder: its shape. latent: of Optimus. mlm_weight, decoder_weight: 1 and 1 as in
-    the paper; mlm_weight=0 leaves the encoder's own loss out (it reads masked text all the same)."""
+    the paper; mlm_weight=0 leaves the encoder's own loss out (it reads masked text all the same). predict_sep: the end of the
+    text is a token to predict too."""
 
     name: str = "seed"
     mask: MaskConfig = MaskConfig()
@@ -63,6 +69,7 @@ class SeedConfig:
     latent: LatentConfig = LatentConfig()
     mlm_weight: float = 1.0
     decoder_weight: float = 1.0
+    predict_sep: bool = True
 
     def __post_init__(self) -> None:
         if self.mlm_weight < 0 or self.decoder_weight <= 0:
@@ -102,25 +109,26 @@ class Seed(MaskedText):
 
     def init(self, key: Key[Array, ""]) -> Params:
         """Encoder (and projection, where the embedder has one), MLM head, decoder, latent maps."""
-        encoder_key, mlm_key, decoder_key, latent_key = jax.random.split(key, 4)
-        encoder = self.context.encoder
-        params = self.embedder.init(encoder_key) | {"mlm_head": heads.init_mlm_head(encoder, mlm_key)}
+        decoder_key, latent_key = jax.random.split(jax.random.fold_in(key, 2))
+        encoder, params = self.context.encoder, super().init(key)
         params["decoder"] = decoders.init_decoder(encoder, self.config.decoder, decoder_key)
         if self.config.latent.size:
             params["latent"] = decoders.init_latent(encoder, self.config.latent.size, latent_key)
         return params
 
     def score(self, params: Params, encoded: Encoded) -> tuple[dict[str, jax.Array], dict[str, Pair]]:
-        """Vector ``cls`` [n, d]; sums ``mlm``, ``decoder`` and their accuracies, ``kl`` a row and ``weighted_kl`` a token."""
-        text, vector, sums = encoded.text, encoded.cls, dict[str, Pair]()
+        """Vector ``cls`` [n, d]; sums ``mlm``, ``decoder`` and their accuracies, ``kl`` a text (all of it) and ``weighted_kl`` a
+        token (free nats left out)."""
+        text, vector, sums = encoded.text, self.vector(params, encoded), dict[str, Pair]()
         if self.config.mlm_weight:
             (losses,) = self.label_losses(params, [(encoded.hidden.last, encoded.masked)])
             sums |= label_sums("mlm", losses, encoded.masked.weight)
-        targets, weight = next_tokens(text.ids, text.length)
+        targets, weight = next_tokens(text.ids, text.length, self.config.predict_sep)
         if self.config.latent.size:
-            vector, kl = self._latent(params, encoded)
-            beta = kl_weight(self.config.latent, text.index)
-            sums |= {"kl": (kl.sum(), jnp.asarray(kl.shape[0], kl.dtype)), "weighted_kl": ((beta * kl).sum(), weight.sum())}
+            vector, kl = self._latent(params, vector, encoded.keys)
+            beta = kl_weight(self.config.latent, text.index, kl.dtype)
+            kept = without_free_nats(kl, self.config.latent.free_nats)
+            sums |= {"kl": (kl.sum(), jnp.asarray(kl.shape[0], kl.dtype)), "weighted_kl": ((beta * kept).sum(), weight.sum())}
         states = self.decode(params, text.ids, vector, encoded.keys)
         word = params["encoder"]["embeddings"]["word"]
         found = self.token_losses(states.reshape(-1, states.shape[-1]), word, jnp.zeros(word.shape[0], word.dtype), targets)
@@ -133,31 +141,38 @@ class Seed(MaskedText):
         word = params["encoder"]["embeddings"]["word"]
         return decoders.decode(self.context.encoder, self.config.decoder, params["decoder"], word, ids, vector, keys)
 
-    def _latent(self, params: Params, encoded: Encoded) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
-        c, vector = self.config.latent, encoded.cls
-        noise = jnp.zeros((vector.shape[0], c.size), vector.dtype)
-        if encoded.keys is not None:
-            noise = jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, NOISE_SITE), (c.size,), vector.dtype))(encoded.keys)
-        vector, mean, log_variance = decoders.through_latent(self.context.encoder, c.size, params["latent"], vector, noise)
-        return vector, kl_divergence(mean, log_variance, c.free_nats)
+    def _latent(
+        self, params: Params, vector: Float[Array, "n d"], keys: Key[Array, " n"] | None
+    ) -> tuple[Float[Array, "n d"], Float[Array, "n z"]]:
+        """The vector that the decoder gets, and the KL of each dimension of the latent."""
+        size = self.config.latent.size
+        noise = jnp.zeros((vector.shape[0], size), vector.dtype)
+        if keys is not None:
+            noise = jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, NOISE_SITE), (size,), vector.dtype))(keys)
+        vector, mean, log_variance = decoders.through_latent(self.context.encoder, size, params["latent"], vector, noise)
+        return vector, kl_divergence(mean, log_variance)
 
 
-def next_tokens(ids: Int[Array, "n l"], length: Int[Array, " n"]) -> tuple[Int[Array, "n l"], Float[Array, "n l"]]:
-    """What each position must predict, the last real token ([SEP]) included, and 1 where there is something to predict."""
-    weight = (jnp.arange(ids.shape[1]) < length[:, None] - 1).astype(jnp.float32)
+def next_tokens(ids: Int[Array, "n l"], length: Int[Array, " n"], with_sep: bool = True) -> tuple[Int[Array, "n l"], Float[Array, "n l"]]:
+    """What each position must predict, the last real token ([SEP]) included or not, and 1 where there is something to predict."""
+    weight = (jnp.arange(ids.shape[1]) < length[:, None] - (1 if with_sep else 2)).astype(jnp.float32)
     return jnp.roll(ids, -1, axis=1), weight
 
 
-def kl_divergence(mean: Float[Array, "n z"], log_variance: Float[Array, "n z"], free_nats: float) -> Float[Array, " n"]:
-    """KL(N(mean, variance) || N(0, 1)) = 1/2 sum_d (mean^2 + e^lv - lv - 1), over the dimensions with more than `free_nats`."""
-    each = 0.5 * (jnp.square(mean) + jnp.exp(log_variance) - log_variance - 1)
-    return jnp.where(each > free_nats, each, 0).sum(-1)
+def kl_divergence(mean: Float[Array, "n z"], log_variance: Float[Array, "n z"]) -> Float[Array, "n z"]:
+    """KL(N(mean, variance) || N(0, 1)) of each dimension: 1/2 (mean^2 + e^lv - lv - 1), in nats."""
+    return 0.5 * (jnp.square(mean) + jnp.exp(log_variance) - log_variance - 1)
 
 
-def kl_weight(config: LatentConfig, index: Int[Array, " n"]) -> Float[Array, " n"]:
+def without_free_nats(kl: Float[Array, "n z"], free_nats: float) -> Float[Array, " n"]:
+    """The KL of each text over the dimensions that cost more than `free_nats`; the others are left alone (Optimus, fb_mode 1)."""
+    return jnp.where(kl > free_nats, kl, 0).sum(-1)
+
+
+def kl_weight(config: LatentConfig, index: Int[Array, " n"], dtype: Any = jnp.float32) -> Float[Array, " n"]:
     """The weight at these places of the stream: in every cycle 0 first, then an even rise, then `weight`."""
     if not config.cycle:
-        return jnp.full(index.shape, config.weight)
-    place = (index % config.cycle) / config.cycle
+        return jnp.full(index.shape, config.weight, dtype)
+    place = (index % config.cycle).astype(dtype) / config.cycle
     rise = jnp.where(config.rise > 0, (place - config.zero) / max(config.rise, 1e-9), 1.0)
     return config.weight * jnp.where(place < config.zero, 0, jnp.minimum(rise, 1))

@@ -1,7 +1,7 @@
 """What the pre-training cards share: a run of one size. The numbers that a system is published with come from its card."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from denseir_jax.core.config import choose
 from denseir_jax.data.template import TextTemplate
@@ -27,19 +27,29 @@ SMALLER = {"smoke": Scale(20, 16, 1000, 32), "tiny": Scale(2000, 64, 8000, 128),
 SPANS = {"smoke": 10, "tiny": 60, "small": 80}  # target tokens of a span
 
 
-def pretraining(size: str, objective: Any, base: Scale, optimizer: OptimizerConfig, pairs: bool = False, span: int = 80) -> PretrainConfig:
+def pretraining(
+    size: str,
+    objective: Any,
+    base: Scale,
+    optimizer: OptimizerConfig,
+    split: Literal["blocks", "spans", "none"] = "blocks",
+    span: int = 80,
+    short_share: float = 0.1,
+    pooling: Literal["cls", "mean"] = "cls",
+) -> PretrainConfig:
     """A pre-training run over masked text.
 
     Args:
         size: smoke, tiny, small (ours), or base (the published recipe). base, optimizer: of size base; the smaller ones
         take 5e-4, high enough to learn from random weights.
-        pairs: rows are two spans of a document; else whole sentences are packed into blocks. span: target tokens of one.
+        split: rows are whole sentences packed into blocks, two spans of a document, or passages as they are. span: target
+        tokens of a span. short_share: of blocks or spans with a shorter target. pooling: what the losses train to carry the text.
     """
     scale: Scale = choose(SMALLER | {"base": base}, size)
-    if pairs:
+    if split == "spans":
         cut: dict[str, Any] = {"split": "spans", "span_tokens": SPANS.get(size, span), "span_minimum": min(10, SPANS.get(size, span) // 2)}
     else:
-        cut = {"split": "blocks", "block_length": scale.length}
+        cut = {"split": split, "block_length": scale.length}
     template = TextTemplate(query_length=min(scale.length, 32), passage_length=scale.length)
     smoke = size == "smoke"
     return PretrainConfig(
@@ -47,8 +57,8 @@ def pretraining(size: str, objective: Any, base: Scale, optimizer: OptimizerConf
         batch_size=scale.batch_size,
         objective=objective,
         encoder=encoder(size, scale.vocabulary),
-        embedder=EmbedderConfig(pooling="cls"),  # every one of them trains the [CLS] state to carry the text
-        prepare=PrepareConfig(vocab_size=scale.vocabulary, short_share=0.1, template=template, **cut),
+        embedder=EmbedderConfig(pooling=pooling),
+        prepare=PrepareConfig(vocab_size=scale.vocabulary, short_share=short_share, template=template, **cut),
         optimizer=optimizer if size == "base" else dataclasses.replace(optimizer, lr=5e-4, warmup=0.1),
         cadence=Cadence(log=5 if smoke else 50, save=10 if smoke else 1000, probe=0 if smoke else 1000),
     )

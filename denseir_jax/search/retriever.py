@@ -118,10 +118,10 @@ def folder_of(origin: str) -> Path:
     """
     kind, _, path = origin.partition(":")
     if kind not in ("run", "hf") or not path:
-        raise InputError(f"retriever {origin!r}: expected run:DIR (a training run) or hf:DIR (a Hugging Face folder)")
+        raise InputError(f"{origin!r}: expected run:DIR (a training run) or hf:DIR (a Hugging Face folder)")
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        raise InputError(f"retriever {origin!r}: {folder} is not a folder")
+        raise InputError(f"{origin!r}: {folder} is not a folder")
     return folder
 
 

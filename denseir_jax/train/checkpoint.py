@@ -25,7 +25,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, keep_last: int, best: str = ""):
-        logging.getLogger("absl").setLevel(logging.ERROR)  # orbax tells its life at INFO and WARNING
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax tells its life there; what fails is raised by `wait` as well
         policies = ocp.training.preservation_policies
         kept: list[Any] = [policies.LatestN(keep_last)]
         if best:

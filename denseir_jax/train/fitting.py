@@ -40,6 +40,6 @@ def fit(compiled: Callable[[int], Any], at_least: int, rows: int, budget: float)
             return Fitted(step, n, temporary)
         wanted = max(n + 1, int(n * temporary / budget))  # part of it does not shrink, so this is never too many
     raise ConfigError(
-        f"memory_budget={budget / 2**30:g} GiB: the step needs {temporary / 2**30:.2f} GiB of temporary memory a device even with its "
+        f"memory_budget={budget / 2**30:g} GiB: the step needs {temporary / 2**20:,.1f} MiB of temporary memory a device even with its "
         f"{rows} rows one by one; raise the budget, or take fewer layers, remat=true, shorter texts or a smaller vocabulary"
     )

@@ -18,7 +18,7 @@ from denseir_jax.core import artifacts, console, failpoints, signals
 from denseir_jax.core import metrics as pairs
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.config import operational
-from denseir_jax.core.errors import InputError, Stopped
+from denseir_jax.core.errors import ConfigError, InputError, Stopped
 from denseir_jax.core.events import Events, read
 from denseir_jax.data.batches import RowSource
 from denseir_jax.objectives.base import Objective
@@ -84,6 +84,12 @@ class Loop:
         self.meta = {**meta, "batch_size": plan.batch_size, "seed": plan.seed}
         self.mesh = meshes.make(plan.mesh)
         meshes.check_batch(self.mesh, plan.batch_size, plan.micro_batches)
+        if plan.steps * plan.batch_size >= 2**31:
+            raise ConfigError(f"steps={plan.steps} x batch_size={plan.batch_size} is beyond 2^31 rows, where the stream's numbers end")
+        if plan.batch_size < objective.least_rows:
+            raise ConfigError(
+                f"batch_size={plan.batch_size} leaves nothing to compare a row with; expected at least {objective.least_rows}"
+            )
         self.rows_per_device = plan.batch_size // meshes.batch_shards(self.mesh)
         self.rate = optimizer.learning_rate(plan.optimizer, plan.steps)
         self.transformation = optimizer.make(plan.optimizer, plan.steps)
@@ -210,8 +216,9 @@ class Loop:
         names = self.source.names(np.arange(first, first + self.plan.batch_size))
         if self.run.primary:
             artifacts.write_json(self.run.path / "bad_batch.json", {"step": number, "ids": names})
+        kept = "; the last checkpoint is whole" if any((self.run.path / "checkpoints").glob("[0-9]*")) else ""
         more = f" and {len(names) - 8} more (all in {self.run.path / 'bad_batch.json'})" if len(names) > 8 else ""
-        return f"the batch holds {', '.join(names[:8])}{more}; lower the learning rate or look at these texts; the last checkpoint is whole"
+        return f"the batch holds {', '.join(names[:8])}{more}; lower the learning rate or look at these texts{kept}"
 
     def _told_to_stop(self, number: int) -> bool:
         if jax.process_count() == 1:

@@ -17,6 +17,16 @@ def test_a_block_is_closed_before_the_sentence_that_would_overflow():
     assert pack_sentences([5, 5, 1, 9, 12, 3], 10, 0.0, 0, 0) == [(0, 2), (2, 4), (4, 5), (5, 6)]
 
 
+@given(LENGTHS, st.integers(1, 80))
+def test_blocks_that_overshoot_do_so_by_less_than_a_sentence(lengths, target):
+    """T25: RetroMAE closes a block after the sentence that fills it."""
+    pieces = pack_sentences(lengths, target, 0.0, 0, 0, overshoot=True)
+    check_partition(lengths, pieces)
+    assert all(sum(lengths[a:b]) >= target > sum(lengths[a : b - 1]) for a, b in pieces[:-1])
+    assert pack_sentences([5, 5, 1, 9, 12, 3], 10, 0.0, 0, 0, overshoot=True) == [(0, 2), (2, 4), (4, 5), (5, 6)]
+    assert pack_sentences([4, 5, 3, 9], 10, 0.0, 0, 0, overshoot=True) == [(0, 3), (3, 4)]
+
+
 def test_spans_by_hand():
     # 6 is below the minimum, so 9 joins it beyond the target; the tail of 2 joins the last span.
     assert pack_sentences([6, 9, 5, 4, 2], 10, 0.0, 0, 0, minimum=8) == [(0, 2), (2, 5)]

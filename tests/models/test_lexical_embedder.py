@@ -32,7 +32,7 @@ def random_params(embedder: Embedder) -> Any:
 
 
 def expected(params: Any, k: int) -> np.ndarray:
-    """The k largest over tokens 1.. of the MLM head's logits, written out; equal ones by word id, all others 0."""
+    """The k largest over tokens 1.. of the MLM head's logits, written out; equal ones by word id, all others and negative ones 0."""
     states = np.asarray(bert.encode(ENCODER, params["encoder"], IDS, LENGTH).last)
     head = jax.tree.map(lambda leaf: leaf.astype(np.float64), params["mlm_head"])
     x = states @ head["dense"]["kernel"] + head["dense"]["bias"]
@@ -41,7 +41,7 @@ def expected(params: Any, k: int) -> np.ndarray:
     logits = (x @ head["table"].T + head["bias"])[..., :40]
     out = np.zeros((4, 40))
     for row, (at, n) in enumerate(zip(logits, LENGTH, strict=True)):
-        largest = at[1 : int(n)].max(0)
+        largest = np.maximum(at[1 : int(n)].max(0), 0)
         kept = np.argsort(-largest, kind="stable")[:k]
         out[row, kept] = largest[kept]
     return out

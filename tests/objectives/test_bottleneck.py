@@ -151,7 +151,7 @@ def test_a_decoder_with_a_head_of_its_own_shares_the_word_table() -> None:
         ({"tokens": "other"}, "needs pairs='random' or 'nearby'"),
         ({"tokens": "other", "pairs": "nearby", "relation": "around"}, "and relation='apart'"),
         ({"relation": "around"}, "no meaning where tokens='layer'"),
-        ({"head_weight": -1.0}, r"head_weight=-1\.0 is negative"),
+        ({"head_weight": -1.0}, r"head_weight=-1\.0, late_mlm=True: expected 0 or more"),
         ({"tokens": "layers"}, "did you mean 'layer'"),
     ],
 )

@@ -86,9 +86,9 @@ def test_parts_that_read_alike_share_rows_and_one_encoder_pass(monkeypatch: pyte
     params = params_of(objective)
 
     def apart(params: Any) -> jax.Array:
+        own = params | params["bottleneck"]
         return (
-            evaluate(objective.parts["bottleneck"], False, params, alone)[0]
-            + 0.5 * evaluate(objective.parts["plain"], False, params, alone)[0]
+            evaluate(objective.parts["bottleneck"], False, own, alone)[0] + 0.5 * evaluate(objective.parts["plain"], False, own, alone)[0]
         )
 
     losses = [lambda p: evaluate(objective, False, p, shared)[0], apart]
@@ -159,15 +159,26 @@ def test_impossible_mixtures_are_refused(parts: Any, weights: Any, message: str)
         parse(MixtureConfig, {"parts": parts, "weights": weights})
 
 
-def test_parts_that_share_no_encoder_or_no_shape_are_refused() -> None:
+def test_a_part_without_an_encoder_to_share_is_refused() -> None:
     two = parse(
         MixtureConfig, {"parts": {"a": {"name": "mlm"}, "b": {"name": "contrastive", "tied": False}}, "weights": {"a": 1.0, "b": 1.0}}
     )
     with pytest.raises(ConfigError, match="'b' of the mixture has no encoder"):
         two.build(SMALL)
-    heads = {name: {"name": "bottleneck", "n_head_layers": n} for name, n in (("a", 1), ("b", 2))}
-    with pytest.raises(ConfigError, match="different shapes for the shared parameters 'head'"):
-        parse(MixtureConfig, {"parts": heads, "weights": {"a": 1.0, "b": 1.0}}).build(SMALL)
+    with pytest.raises(ConfigError, match="part name 'encoder'"):
+        parse(MixtureConfig, {"parts": {"encoder": {"name": "mlm"}}, "weights": {"encoder": 1.0}})
+
+
+def test_heads_are_a_parts_own() -> None:
+    """Two members of one family train one backbone and two decoders, which start apart."""
+    heads = {name: {"name": "bottleneck", "n_head_layers": n, "tokens": t} for name, n, t in (("a", 1, "layer"), ("b", 2, "masked"))}
+    heads["c"] = heads["a"]
+    objective: Any = parse(MixtureConfig, {"parts": heads, "weights": {"a": 1.0, "b": 1.0, "c": 1.0}}).build(SMALL)
+    params = params_of(objective)
+    assert set(params) == {"encoder", "mlm_head", "a", "b", "c"}
+    sizes = [params[part]["head"]["ffn"]["up"]["kernel"].shape[0] for part in "abc"]
+    assert sizes == [1, 2, 1]
+    assert not np.array_equal(params["a"]["head"]["ffn"]["up"]["kernel"], params["c"]["head"]["ffn"]["up"]["kernel"])
 
 
 def test_objectives_are_found_by_themselves() -> None:

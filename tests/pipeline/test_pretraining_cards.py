@@ -121,6 +121,7 @@ def test_spans_meet_across_processes(texts: Path, tmp_path: Path) -> None:
         ("seed", "objective.decoder.heads=5", "does not divide into 5 heads"),
         ("simlm", "objective.n_head_layers=7", "copies the encoder's last 7 layers; it has 2"),
         ("cot_mae", "objective.pairs=None", "needs pairs='random' or 'nearby'"),
+        ("ict", "batch_size=1", "leaves nothing to compare a row with"),
     ],
 )
 def test_bad_settings_are_one_line(name: str, key: str, words: str, texts: Path, tmp_path: Path) -> None:

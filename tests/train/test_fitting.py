@@ -43,7 +43,7 @@ def test_without_a_budget_nothing_is_raised() -> None:
 
 
 def test_a_budget_that_nothing_fits_names_both_numbers() -> None:
-    with pytest.raises(ConfigError, match=r"memory_budget=9\.31323e-08 GiB: the step needs 0\.00 GiB .* 48 rows one by one"):
+    with pytest.raises(ConfigError, match=r"memory_budget=9\.31323e-08 GiB: the step needs 0\.0 MiB .* 48 rows one by one"):
         fitting.fit(compiler([]), 1, ROWS, 100.0)
 
 

@@ -102,6 +102,10 @@ class Line:
         kernel = jax.random.normal(key, (PASSAGE, 8)) * 0.1
         return {"projection": {"dense": {"kernel": kernel, "bias": jnp.zeros(8)}}}
 
+    @property
+    def least_rows(self) -> int:
+        return 1
+
     def derived(self, leaves: Any) -> dict[str, Any]:
         return {}
 

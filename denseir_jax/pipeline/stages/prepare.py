@@ -52,7 +52,8 @@ class PrepareConfig:
         train_queries: let the queries of the train split join the training of the tokenizer (sources with queries only).
         template: how a passage becomes text. split: how documents are cut into training pieces (`SplitRule`).
         block_length: of split "blocks", [CLS] and [SEP] included. short_share: of pieces with a shorter target.
-        span_tokens, span_minimum: of split "spans". seed: of the short targets.
+        span_tokens, span_minimum: of split "spans". overshoot: pieces end after the sentence that fills them, not before it.
+        seed: of the short targets.
         on_bad_row: "error" refuses the corpus at its first bad row, "skip" leaves bad rows out and counts them.
         workers: processes; 0 is one a core, 1 works in this process. chunk: documents a part.
     """
@@ -69,6 +70,7 @@ class PrepareConfig:
     short_share: float = 0.1
     span_tokens: int = 80
     span_minimum: int = 10
+    overshoot: bool = False
     seed: int = 0
     on_bad_row: Literal["error", "skip"] = "error"
     workers: int = operational(0)
@@ -89,7 +91,7 @@ class PrepareConfig:
     def rule(self) -> SplitRule:
         """The rule that cuts documents into pieces."""
         target, minimum = (self.span_tokens, self.span_minimum) if self.split == "spans" else (self.block_length - 2, 1)
-        return SplitRule(self.split, target, minimum, self.short_share, self.seed)
+        return SplitRule(self.split, target, minimum, self.short_share, self.seed, self.overshoot)
 
 
 def _inputs(config: PrepareConfig) -> Mapping[str, str]:

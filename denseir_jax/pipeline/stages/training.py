@@ -20,6 +20,7 @@ from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.objectives.base import Context, Objective
 from denseir_jax.objectives.registry import registry
+from denseir_jax.parallel import mesh
 from denseir_jax.parallel.mesh import MeshConfig, first_process_first
 from denseir_jax.pipeline.stages import prepare as preparing
 from denseir_jax.pipeline.stages.prepare import PrepareConfig
@@ -141,6 +142,30 @@ def plan(config: TrainingConfig, best: str = "") -> loop.Plan:
     )
 
 
+def check_early(config: TrainingConfig) -> None:
+    """See what can be seen before any text is read: mesh, batch, and the objective on the card's own encoder.
+
+    Raises:
+        ConfigError: they do not go together.
+    """
+    mesh.check_batch(mesh.make(config.mesh), config.batch_size, config.micro_batches)
+    if not (config.init_from or config.tokens):
+        template = config.prepare.template
+        guess = Context(  # the true ids come with the tokenizer; no check depends on them
+            encoder=config.encoder,
+            embedder=config.embedder,
+            cls_id=0,
+            sep_id=1,
+            pad_id=2,
+            mask_id=3,
+            vocab_size=config.encoder.vocab_size,
+            query_length=template.query_length,
+            passage_length=template.passage_length,
+            seed=config.seed,
+        )
+        config.objective.build(guess)
+
+
 @dataclasses.dataclass(frozen=True)
 class Parts:
     """What a training stage has put together before the loop starts."""
@@ -153,6 +178,7 @@ class Parts:
     @staticmethod
     def gather(run: Run, config: TrainingConfig, corpus: str) -> "Parts":
         """Tokens, tokenizer, warm start and what they make of the encoder."""
+        check_early(config)
         store = open_tokens(run, config, corpus)
         tokenizer = store.tokenizer()
         start = warm_start.load(config.init_from)

@@ -84,12 +84,7 @@ class Loop:
         self.meta = {**meta, "batch_size": plan.batch_size, "seed": plan.seed}
         self.mesh = meshes.make(plan.mesh)
         meshes.check_batch(self.mesh, plan.batch_size, plan.micro_batches)
-        if plan.steps * plan.batch_size >= 2**31:
-            raise ConfigError(f"steps={plan.steps} x batch_size={plan.batch_size} is beyond 2^31 rows, where the stream's numbers end")
-        if plan.batch_size < objective.least_rows:
-            raise ConfigError(
-                f"batch_size={plan.batch_size} leaves nothing to compare a row with; expected at least {objective.least_rows}"
-            )
+        check_rows(objective, plan.steps, plan.batch_size)
         self.rows_per_device = plan.batch_size // meshes.batch_shards(self.mesh)
         self.rate = optimizer.learning_rate(plan.optimizer, plan.steps)
         self.transformation = optimizer.make(plan.optimizer, plan.steps)
@@ -261,6 +256,18 @@ class Loop:
         events.write("probe", number, measures)
         console.say(f"{self.run.stage}: step {number} probe " + ", ".join(f"{k} {v:.4f}" for k, v in measures.items()))
         return measures
+
+
+def check_rows(objective: Objective, steps: int, batch_size: int) -> None:
+    """See that rows can be numbered and compared.
+
+    Raises:
+        ConfigError: the batch is too small for the objective, or the stream too long for its numbers.
+    """
+    if steps * batch_size >= 2**31:
+        raise ConfigError(f"steps={steps} x batch_size={batch_size} is beyond 2^31 rows, where the stream's numbers end")
+    if batch_size < objective.least_rows:
+        raise ConfigError(f"batch_size={batch_size} leaves nothing to compare a row with: expected {objective.least_rows} or more")
 
 
 def last_logged(folder: Path) -> dict[str, float]:

@@ -133,6 +133,19 @@ def test_bad_settings_are_one_line(name: str, key: str, words: str, texts: Path,
     )
     assert words in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
     assert not (tmp_path / "run" / "checkpoints").exists()
+    assert not (tmp_path / "run" / "prepare").exists(), "it was seen before any text was read"
+
+
+def test_none_can_be_said_on_the_command_line(tmp_path: Path) -> None:
+    """SEED without a window, from SEED's card; where None has no meaning it is refused."""
+    seed = ["--config", f"{FOLDER}/seed.py:smoke", "--workdir", tmp_path / "run", "--print_config"]
+    shown = json.loads(launch("pretrain", *seed, "--config.objective.decoder.window=None").stdout)
+    assert shown["objective"]["decoder"]["window"] is None
+    for key, words in (
+        ("objective.decoder.layers", "layers=None has the wrong type"),
+        ("objective.decoder.widow", "did you mean 'window'"),
+    ):
+        assert words in launch("pretrain", *seed, f"--config.{key}=None", code=2).stderr
 
 
 def test_a_corpus_without_pairs_is_refused(tmp_path: Path) -> None:

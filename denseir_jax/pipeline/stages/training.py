@@ -163,7 +163,7 @@ def check_early(config: TrainingConfig) -> None:
             passage_length=template.passage_length,
             seed=config.seed,
         )
-        config.objective.build(guess)
+        loop.check_rows(config.objective.build(guess), config.steps, config.batch_size)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -108,7 +108,7 @@ def test_each_setting_is_its_formula(name: str) -> None:
         np.testing.assert_allclose(got[:VOCAB], exact[:VOCAB], rtol=0, atol=2e-5 * max(float(jnp.abs(exact).max()), 1e-2))
 
 
-@pytest.mark.parametrize("name", NEW)
+@pytest.mark.parametrize("name", ["cot_mae", "lexmae"])  # what is special about the others is no matter of rows
 def test_parts_equal_the_whole(name: str) -> None:
     same_in_parts(without_encoder_layers(name), ROWS[name])
 

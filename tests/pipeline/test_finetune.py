@@ -158,7 +158,7 @@ def test_pretraining_goes_on_with_its_heads_and_finetuning_leaves_them(condenser
     assert manifest["encoder"]["hidden"] == 32 and manifest["inputs"].keys() >= {"init_from", "tokens", "training_set"}
 
 
-def test_another_decoder_starts_fresh_or_as_the_encoders_last_layers(condenser, beir_tokens, tmp_path, capsys):
+def test_another_decoder_starts_fresh_or_as_the_encoders_last_layers(condenser, beir_tokens, one_device, tmp_path, capsys):
     def params(name: str, start: Path, objective: object) -> dict[str, np.ndarray]:
         still = {"steps": 1, "batch_size": 16, "optimizer": OptimizerConfig(lr=1e-30), "encoder": ENCODER, "embedder": EMBEDDER}
         config = PretrainConfig(tokens=str(beir_tokens), init_from=f"run:{start}", objective=objective, **still)

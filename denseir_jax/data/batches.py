@@ -96,4 +96,4 @@ class MaskedTextRows:
 
     def names(self, stream: Int[np.ndarray, " k"]) -> list[str]:
         """Ids of the documents that the rows at these stream indices come from."""
-        return [self.store.ids[row] for row in self.store.piece_document[self._pieces[self._order.items(stream)]].tolist()]
+        return self.store.names_of(self._pieces[self._order.items(stream)])

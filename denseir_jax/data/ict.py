@@ -36,8 +36,7 @@ class IctRows:
     A query longer than `query_length` - 2 tokens is cut at its end (its whole sentence is removed all the same).
 
     Attributes:
-        n_items: pieces used. counts: ``rows``, ``too_short_pieces`` (left out). distinct_documents: with different
-            texts.
+        n_items: pieces used. counts: ``rows``, ``too_short_pieces`` (left out).
     Raises:
         InputError: no piece has enough text. ValueError: impossible lengths.
     """
@@ -66,8 +65,12 @@ class IctRows:
         if not self.n_items:
             need = "two sentences" if unit == "sentence" else f"{2 * chunk_min} tokens"
             raise InputError(f"{store.folder}: none of {store.n_pieces} pieces has {need} within {self._room} tokens; ICT needs that many")
-        self.distinct_documents = len(np.unique(store.content_ids[store.piece_document[self._pieces]]))
         self._order = SeededOrder(self.n_items, seed)
+
+    @property
+    def distinct_documents(self) -> int:
+        """Documents with different texts."""
+        return len(np.unique(self.store.texts_of(self._pieces)))
 
     def _enough(self) -> Bool[np.ndarray, " m"]:
         starts, ends = self.store.pieces.T
@@ -95,12 +98,12 @@ class IctRows:
             "passage_length": passage_length,
             "removed": removed.astype(np.int32),
             "index": stream.astype(np.int32),
-            "document": self.store.content_ids[self.store.piece_document[pieces]],
+            "document": self.store.texts_of(pieces),
         }
 
     def names(self, stream: Int[np.ndarray, " k"]) -> list[str]:
         """Ids of the documents that the rows at these stream indices come from."""
-        return [self.store.ids[row] for row in self.store.piece_document[self._pieces[self._order.items(stream)]].tolist()]
+        return self.store.names_of(self._pieces[self._order.items(stream)])
 
     def _sentence(self, window: Window, lengths: Int[np.ndarray, " k"], draws: np.ndarray) -> _Stretch:
         begins = window.sentence_start.copy()

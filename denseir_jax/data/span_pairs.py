@@ -20,7 +20,7 @@ class SpanPairRows:
     Documents with fewer than two spans that hold text are left out and counted. Each span is cropped as `MaskedTextRows` does.
 
     Attributes:
-        n_items, counts: see `batches.RowSource`. distinct_documents: with different texts.
+        n_items, counts: see `batches.RowSource`.
     Args:
         length: tokens of a span, [CLS] and [SEP] included. pairing: "random": two different spans, uniformly, in either order
             (coCondenser); "nearby": two that follow one another, in either order (one of CoT-MAE's kinds).
@@ -43,8 +43,12 @@ class SpanPairRows:
                 f"{store.folder}: none of {store.n_documents} documents has two spans; prepare with split=spans and "
                 "span_tokens well below a document's length"
             )
-        self.distinct_documents = len(np.unique(store.content_ids[store.piece_document[self._pieces[self._first]]]))
         self._order = SeededOrder(self.n_items, seed)
+
+    @property
+    def distinct_documents(self) -> int:
+        """Documents with different texts."""
+        return len(np.unique(self.store.texts_of(self._pieces[self._first])))
 
     def rows(self, stream: Int[np.ndarray, " k"]) -> dict[str, np.ndarray]:
         """Fields, all int32: ``input_ids`` and ``word_start`` [k, 2, L], ``length`` [k, 2], ``index`` [k], the stream index,
@@ -62,10 +66,8 @@ class SpanPairRows:
         pieces = self._pieces[self._first[items][:, None] + np.stack([one, other], axis=1)]
         texts = cropped(self.store, pieces.reshape(-1), self.length, self.crop, self.seed, (stream[:, None] * 2 + np.arange(2)).reshape(-1))
         rows = {name: value.reshape(len(stream), 2, *value.shape[1:]) for name, value in texts.items()}
-        document = self.store.content_ids[self.store.piece_document[pieces[:, 0]]]
-        return rows | {"index": stream.astype(np.int32), "document": document.astype(np.int32)}
+        return rows | {"index": stream.astype(np.int32), "document": self.store.texts_of(pieces[:, 0])}
 
     def names(self, stream: Int[np.ndarray, " k"]) -> list[str]:
         """Ids of the documents that the rows at these stream indices come from."""
-        pieces = self._pieces[self._first[self._order.items(stream)]]
-        return [self.store.ids[row] for row in self.store.piece_document[pieces].tolist()]
+        return self.store.names_of(self._pieces[self._first[self._order.items(stream)]])

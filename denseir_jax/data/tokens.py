@@ -169,6 +169,14 @@ class TokenStore:
         _, first, inverse = np.unique(self._content(), return_index=True, return_inverse=True)
         return first[inverse].astype(np.int32)
 
+    def names_of(self, pieces: Int[np.ndarray, " k"]) -> list[str]:
+        """Ids of the documents that these pieces are of."""
+        return [self.ids[row] for row in self.piece_document[pieces].tolist()]
+
+    def texts_of(self, pieces: Int[np.ndarray, " k"]) -> Int[np.ndarray, " k"]:
+        """int32: for each piece the row of the first document with the same tokens as its own, so that duplicates can be told."""
+        return np.asarray(self.content_ids[self.piece_document[pieces]])
+
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made the tokens.
 

@@ -9,13 +9,12 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int, Key
 
 from denseir_jax.models import bert, heads, lexical
 from denseir_jax.models.dense import LayerNorm, Linear, apply, einsum, init_params, unit, wide
 from denseir_jax.models.shape import EncoderConfig, Params
-from denseir_jax.parallel.mesh import BATCH_AXES, row_shards
+from denseir_jax.parallel.mesh import on_own_rows
 
 PROJECTION_EPS = 1e-5  # of PyTorch's LayerNorm, as which it is exported
 
@@ -88,8 +87,8 @@ def _top_k(x: Float[Array, "b v"], k: int) -> tuple[Float[Array, "b k"], Int[Arr
         values, places = jax.lax.top_k(x, k)
         return values, places
 
-    whole = row_shards(x.shape[0]) == 1
-    return own_rows(x) if whole else jax.shard_map(own_rows, in_specs=P(BATCH_AXES), out_specs=P(BATCH_AXES))(x)
+    found: tuple[Array, Array] = on_own_rows(own_rows, (x,))
+    return found
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,6 @@ class Embedder:
         neither text speaks of adds nothing to their score.
         """
         hidden = bert.encode(self.encoder, params["encoder"], ids, length, keys).last
-        at = jnp.arange(ids.shape[1])
-        logits = lexical.largest_word_logits(self.encoder, params, hidden, (at >= 1) & (at < length[:, None]))
+        logits = lexical.largest_word_logits(self.encoder, params, hidden, lexical.after_cls(length, ids.shape[1]))
         weights, words = _top_k(jnp.maximum(logits, 0), min(self.config.lexical, self.encoder.vocab_size))
         return WordVectors(self.pool(params, hidden, length), words, weights, self.encoder.vocab_size)

@@ -9,13 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
 from denseir_jax.models import heads
 from denseir_jax.models.dense import einsum
 from denseir_jax.models.shape import EncoderConfig, Params
-from denseir_jax.parallel.mesh import BATCH_AXES, row_shards
+from denseir_jax.parallel.mesh import on_own_rows
 
 _CHUNK = 2048  # columns of the vocabulary at a time
 
@@ -58,17 +57,13 @@ def largest_word_logits(
         _, found = lax.scan(one, None, (table, bias))
         return jnp.moveaxis(found, 0, 1).reshape(transformed.shape[0], -1)
 
-    def own_rows(transformed: Array, taken: Array, table: Array, bias: Array) -> Array:
-        # Cast before the loop over parts, the gradient is summed over devices after it; left to the compiler, at every part.
-        table, bias = lax.pcast((table, bias), BATCH_AXES, to="varying")
-        return over_parts(transformed, taken, table, bias)
+    return jnp.asarray(on_own_rows(over_parts, (transformed, taken), chunks))[:, : encoder.vocab_size]
 
-    if row_shards(states.shape[0]) == 1:
-        found = over_parts(transformed, taken, *chunks)
-    else:
-        rows = P(BATCH_AXES)
-        found = jax.shard_map(own_rows, in_specs=(rows, rows, P(), P()), out_specs=rows)(transformed, taken, *chunks)
-    return found[:, : encoder.vocab_size]
+
+def after_cls(length: Int[Array, " b"], width: int) -> Bool[Array, "b l"]:
+    """The real tokens but the first, [SEP] included: those whose logits DupMAE takes the largest of."""
+    at = jnp.arange(width)
+    return (at >= 1) & (at < length[:, None])
 
 
 def bag(ids: Int[Array, "b l"], taken: Bool[Array, "b l"], vocab_size: int, once: bool, dtype: Any = jnp.float32) -> Float[Array, "b v"]:

@@ -80,7 +80,8 @@ class CoCondenser(Bottleneck):
         Raises:
             InputError: no document has two spans, or there is one text only and nothing to tell its spans from.
         """
-        source = SpanPairRows(store, self.context.passage_length, self.context.seed, self.reading.crop, self.reading.pairs or "random")
+        source = super().rows(store, groups, tokenizer)
+        assert isinstance(source, SpanPairRows)
         if self.config.contrastive_weight and source.distinct_documents < 2:
             raise InputError(f"{store.folder}: all spans are of one text; coCondenser tells spans of different texts apart")
         return source

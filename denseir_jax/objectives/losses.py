@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from denseir_jax.parallel.mesh import BATCH_AXES, row_shards
+from denseir_jax.parallel.mesh import on_own_rows
 
 _LANE = 128
 
@@ -38,17 +37,11 @@ def chunked_cross_entropy(
     if vocab_size > table.shape[0] or chunk < 1:
         raise ValueError(f"vocab_size={vocab_size} with a table of {table.shape[0]} rows, chunk={chunk}")
     width = _even_chunk(table.shape[0], chunk)
-    if row_shards(hidden.shape[0]) == 1:
-        return TokenLosses(*_cross_entropy(hidden, table, bias, labels, vocab_size, width))
 
-    def own_rows(hidden: Array, table: Array, bias: Array, labels: Array) -> tuple[Array, Array]:
-        # Cast before the loop over chunks, the gradient is summed after it; left to the compiler, it is at every chunk.
-        table, bias = lax.pcast((table, bias), BATCH_AXES, to="varying")
+    def own_rows(hidden: Array, labels: Array, table: Array, bias: Array) -> tuple[Array, Array]:
         return _cross_entropy(hidden, table, bias, labels, vocab_size, width)
 
-    rows = P(BATCH_AXES)
-    on_devices = jax.shard_map(own_rows, in_specs=(rows, P(), P(), rows), out_specs=(rows, rows))
-    return TokenLosses(*on_devices(hidden, table, bias, labels))
+    return TokenLosses(*on_own_rows(own_rows, (hidden, labels), (table, bias)))
 
 
 def mean(pair: tuple[Float[Array, ""], Float[Array, ""]]) -> Float[Array, ""]:

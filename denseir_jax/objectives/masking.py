@@ -80,13 +80,6 @@ def budget_table(config: MaskConfig, length: int) -> Int[np.ndarray, "stages n"]
     return np.array([[max(1, round(rate * max(n - specials, 0))) for n in range(length + 1)] for rate in rates], np.int32)
 
 
-def budgets(config: MaskConfig, width: int, length: Int[Array, " b"], index: Int[Array, " b"]) -> Int[Array, " b"]:
-    """Each row's budget, from its length and, where the rate is scheduled, from its stream index."""
-    table = jnp.asarray(budget_table(config, width))
-    stage = jnp.zeros_like(index) if table.shape[0] == 1 else jnp.minimum(index / config.ramp * _STAGES, _STAGES).astype(jnp.int32)
-    return table[stage, length]
-
-
 def most_labels(config: MaskConfig, width: int) -> int:
     """Label slots that the longest row can need."""
     return int(budget_table(config, width).max())
@@ -133,6 +126,13 @@ class Text:
         return jax.vmap(jax.random.fold_in)(row_keys(self.seed, purpose, self.index), self.side)
 
 
+def budgets(config: MaskConfig, text: Text) -> Int[Array, " b"]:
+    """Each row's budget, from its length and, where the rate is scheduled, from its stream index."""
+    table, index = jnp.asarray(budget_table(config, text.ids.shape[1])), text.index
+    stage = jnp.zeros_like(index) if table.shape[0] == 1 else jnp.minimum(index / config.ramp * _STAGES, _STAGES).astype(jnp.int32)
+    return table[stage, text.length]
+
+
 def draw(config: MaskConfig, text: Text, mask_id: int, vocab_size: int, purpose: int = ENCODER_MASK) -> tuple[Masked, Chosen]:
     """Mask whole words of every row; by default 80% [MASK], 10% a random id of the true vocabulary, 10% unchanged, token by token.
 
@@ -145,28 +145,25 @@ def draw(config: MaskConfig, text: Text, mask_id: int, vocab_size: int, purpose:
 
 def choose(config: MaskConfig, text: Text, purpose: int) -> Chosen:
     """Which tokens the rule picks, without regard to other masks."""
-    budget = budgets(config, text.ids.shape[1], text.length, text.index)
-    return _choose(text.words, budget, text.keys(purpose))
+    return _choose(text.words, budgets(config, text), text.keys(purpose))
 
 
 def choose_more(config: MaskConfig, text: Text, first: Chosen, purpose: int) -> Chosen:
     """A larger mask around `first` (SimLM; LexMAE's "inclusive"): words are added until the budget is that of `config`."""
-    budget = budgets(config, text.ids.shape[1], text.length, text.index) - first.sum(1, dtype=jnp.int32)
+    budget = budgets(config, text) - first.sum(1, dtype=jnp.int32)
     return first | _choose(jnp.where(first, 0, text.words), jnp.maximum(budget, 0), text.keys(purpose))
 
 
 def choose_apart(config: MaskConfig, text: Text, first: Chosen, purpose: int) -> Chosen:
     """A mask that has no token in common with `first` (LexMAE's "exclusive")."""
-    budget = budgets(config, text.ids.shape[1], text.length, text.index)
-    return _choose(jnp.where(first, 0, text.words), budget, text.keys(purpose))
+    return _choose(jnp.where(first, 0, text.words), budgets(config, text), text.keys(purpose))
 
 
 def choose_many(config: MaskConfig, text: Text, n: int, purpose: int) -> Bool[Array, "b n l"]:
     """`n` masks of every row, drawn one apart from the other (RetroMAE's enhanced decoding)."""
     b, width = text.ids.shape
     keys = jax.vmap(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(n)))(text.keys(purpose))
-    budget = budgets(config, width, text.length, text.index)
-    return _choose(jnp.repeat(text.words, n, axis=0), jnp.repeat(budget, n), keys.reshape(-1)).reshape(b, n, width)
+    return _choose(jnp.repeat(text.words, n, axis=0), jnp.repeat(budgets(config, text), n), keys.reshape(-1)).reshape(b, n, width)
 
 
 def masked_at(config: MaskConfig, text: Text, chosen: Chosen, slots: int, mask_id: int, vocab_size: int, purpose: int) -> Masked:
@@ -179,15 +176,13 @@ def masked_at(config: MaskConfig, text: Text, chosen: Chosen, slots: int, mask_i
 
 def word_numbers(text: Text) -> Int[Array, "b l"]:
     """Equal for the tokens of one maskable word; every other token ([CLS], [UNK], padding) has a number of its own."""
-    at = jnp.arange(text.ids.shape[1])
-    inside = at < lax.cummax(jnp.where(text.words > 0, at + text.words, 0), axis=1)
-    return jnp.where(inside, jnp.cumsum(text.words > 0, axis=1), -1 - at)
+    starts = text.words > 0
+    return jnp.where(_spread(starts, text.words), jnp.cumsum(starts, axis=1), -1 - jnp.arange(text.ids.shape[1]))
 
 
 def text_tokens(text: Text) -> Bool[Array, "b l"]:
     """Real tokens but the first ([CLS]) and the last ([SEP])."""
-    at = jnp.arange(text.ids.shape[1])
-    return (at >= 1) & (at < text.length[:, None] - 1)
+    return _between_specials(text.length, text.ids.shape[1])
 
 
 def given(ids: Int[Array, "b l"], labels: Int[Array, "b l"]) -> Masked:
@@ -203,7 +198,7 @@ def word_sizes(
     """Tokens of the word that starts at a position; 0 where no maskable word starts. A special id is a word of its own."""
     width = ids.shape[1]
     at = jnp.arange(width, dtype=jnp.int32)
-    text = (at >= 1) & (at < length[:, None] - 1)
+    text = _between_specials(length, width)
     special = (ids[..., None] == jnp.asarray(special_ids)).any(-1)
     after_special = jnp.pad(special[:, :-1], ((0, 0), (1, 0)))
     start = text & ((word_start > 0) | special | after_special)
@@ -224,6 +219,11 @@ def fill(words: Int[Array, "b l"], order: Int[Array, "b l"], budget: Int[Array, 
 
     _, taken = lax.scan(take, budget, jnp.take_along_axis(words, order, axis=1).T)
     return jax.vmap(lambda at, took: jnp.zeros(words.shape[1], bool).at[at].set(took, unique_indices=True))(order, taken.T)
+
+
+def _between_specials(length: Int[Array, " b"], width: int) -> Bool[Array, "b l"]:
+    at = jnp.arange(width, dtype=jnp.int32)
+    return (at >= 1) & (at < length[:, None] - 1)
 
 
 def _choose(words: Int[Array, "b l"], budget: Int[Array, " b"], keys: Key[Array, " b"]) -> Chosen:

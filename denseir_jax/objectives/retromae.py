@@ -118,8 +118,7 @@ class RetroMae(MaskedText):
 
     def lexical(self, params: Params, encoded: Encoded) -> Float[Array, "n v"]:
         """The largest MLM logit of every word over the real tokens after [CLS] (DupMAE, section 3.2)."""
-        at = jnp.arange(encoded.text.ids.shape[1])
-        taken = (at >= 1) & (at < encoded.text.length[:, None])
+        taken = lexical.after_cls(encoded.text.length, encoded.text.ids.shape[1])
         return lexical.largest_word_logits(self.context.encoder, params, encoded.hidden.last, taken)
 
 

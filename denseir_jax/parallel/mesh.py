@@ -7,7 +7,8 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 from jax import lax
@@ -125,6 +126,22 @@ def rows_over_devices(x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
 def whole_on_devices(x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
     """The same array, all of it on every device of the mesh in force, its gradient alike."""
     return x if row_shards(0, AXES) == 1 else lax.with_sharding_constraint(x, P())
+
+
+def on_own_rows(work: Callable[..., Any], rows: tuple[Any, ...], whole: tuple[Any, ...] = ()) -> Any:
+    """``work(*rows, *whole)``, each device with its own rows of `rows` and all of `whole`; what it gives is split by rows too.
+
+    The gradient of `whole` is summed over devices once, after `work`: left to the compiler, it is in every turn of a loop in
+    it. Nothing is split where `row_shards` is 1.
+    """
+    if row_shards(rows[0].shape[0]) == 1:
+        return work(*rows, *whole)
+
+    def own(rows: tuple[Any, ...], whole: tuple[Any, ...]) -> Any:
+        return work(*rows, *lax.pcast(whole, BATCH_AXES, to="varying"))
+
+    split = P(BATCH_AXES)
+    return jax.shard_map(own, in_specs=(split, P()), out_specs=split)(rows, whole)
 
 
 def check_batch(mesh: Mesh, batch_size: int, micro_batches: int) -> None:

@@ -41,14 +41,20 @@ def assert_whole_words(chosen: Any, data: dict[str, np.ndarray] = DATA) -> None:
         assert all(taken[word].all() or not taken[word].any() for word in words.values()), "part of a word"
 
 
+def placed(length: Any, index: Any) -> Text:
+    """Rows of these lengths at these places of the stream; what they say is no matter."""
+    blank = jnp.zeros((len(length), LENGTH), jnp.int32)
+    return Text.of(blank, jnp.asarray(length), blank, jnp.asarray(index), SPECIAL, seed=0)
+
+
 @pytest.mark.parametrize("rate, final", [(0.3, 0.5), (0.8, 0.2)])
 def test_a_scheduled_rate_at_its_start_middle_and_end(rate: float, final: float) -> None:
     config, length = MaskConfig(rate, final_rate=final, ramp=1000), np.arange(3, LENGTH + 1)
     for index, now in ((0, rate), (500, (rate + final) / 2), (1000, final), (2**31 - 1, final)):
-        found = masking.budgets(config, LENGTH, jnp.asarray(length), jnp.full(len(length), index))
+        found = masking.budgets(config, placed(length, np.full(len(length), index)))
         np.testing.assert_array_equal(found, budget(round(now, 6), length))
     assert masking.most_labels(config, LENGTH) == budget(max(rate, final), LENGTH)
-    on_the_way = np.asarray(masking.budgets(config, LENGTH, jnp.full(1001, LENGTH), jnp.arange(1001)))
+    on_the_way = np.asarray(masking.budgets(config, placed(np.full(1001, LENGTH), np.arange(1001))))
     exact = rate + (final - rate) * np.arange(1001) / 1000
     assert np.abs(on_the_way - exact * 22).max() <= 0.5 + 22 * abs(final - rate) / 64
     assert (np.sign(np.diff(on_the_way)) * np.sign(final - rate) >= 0).all(), "evenly, without going back"

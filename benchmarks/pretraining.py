@@ -76,7 +76,7 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "cpu": Size(3, 256, 1024, rows=64, base=3000, branch=200, tune=60, queries=32),
+    "cpu": Size(3, 256, 1024, rows=64, base=3000, branch=150, tune=40, queries=32),
     "gpu": Size(4, 384, 1536, rows=256, base=2000, branch=100, tune=60, queries=64),
     "smoke": Size(2, 32, 64, rows=8, base=4, branch=2, tune=2, queries=4),
 }
@@ -221,21 +221,23 @@ def main() -> None:
 
 
 def compare(links: Links, systems: list[str], tasks: dict[str, str], size: Size, options: argparse.Namespace) -> None:
-    """One seed for all, more for the closest rivals; tables by task and pooling."""
+    """One seed for all, three for the control and the rivals closest by [CLS] pooling; tables by task and pooling."""
     branches = {system: branch(links, system, size, 0) for system in systems}
     if options.stop_after == "branches":
         return
     tables: dict[str, Any] = {}
+    found: dict[str, dict[str, Path]] = {}
     for task, dataset in tasks.items():
         bm25 = links.run(f"bm25_{task}_test", EvaluateConfig(dataset=dataset, retriever="bm25"))
         for pooling in POOLINGS:
             folders = {"BM25": bm25, "base": measured(links, "base", "base", task, dataset, pooling, size, 0)}
             folders |= {s: measured(links, branches[s], s, task, dataset, pooling, size, 0) for s in systems}
             table = make_table({s: read_per_query(f / PER_QUERY) for s, f in folders.items()}, MEASURES, baseline=CONTROL)
-            print(f"\n{task}, {pooling} pooling\n{as_text(table)}")
+            print(f"\n{task}, {pooling} pooling\n{as_text(table)}", flush=True)
             tables[f"{task}/{pooling}"] = as_json(table)
-            best = sorted(systems, key=lambda s: -_mean(folders[s], "nDCG@10"))[: options.rivals]
-            tables[f"{task}/{pooling}/seeds"] = seeds(links, {CONTROL, *best}, folders, task, dataset, pooling, size)
+            found[f"{task}/{pooling}"] = folders
+    score = {s: sum(_mean(found[f"{task}/cls"][s], "nDCG@10") for task in tasks) for s in systems}
+    rivals = [CONTROL, *sorted(set(systems) - {CONTROL}, key=lambda s: -score[s])[: options.rivals]]
     result = {
         "what": "one MLM base, every system branched from it for equal tokens, then the same fine-tuning; baseline: continued MLM",
         "size": options.size,
@@ -244,23 +246,22 @@ def compare(links: Links, systems: list[str], tasks: dict[str, str], size: Size,
         "branches": {s: artifacts.read_json(links.folder / name / "metrics.json") for s, name in branches.items()},
         "versions": artifacts.versions(),
         "tables": tables,
+        "seeds": {f"{task}/cls": seeds(links, rivals, found[f"{task}/cls"], task, dataset, size) for task, dataset in tasks.items()},
     }
     whole = set(systems) == set(SYSTEMS) and options.size != "smoke"  # a trial leaves the kept result alone
     artifacts.write_json((RESULTS if whole else links.folder) / f"pretraining_{options.size}.json", result)
 
 
-def seeds(
-    links: Links, rivals: set[str], folders: dict[str, Path], task: str, dataset: str, pooling: str, size: Size
-) -> dict[str, list[float]]:
-    """nDCG@10 of the closest rivals over three seeds of branch and fine-tuning."""
+def seeds(links: Links, rivals: list[str], folders: dict[str, Path], task: str, dataset: str, size: Size) -> dict[str, list[float]]:
+    """nDCG@10 of the control and its closest rivals, [CLS] pooling, over three seeds of branch and fine-tuning."""
     found: dict[str, list[float]] = {}
-    for system in sorted(rivals):
+    for system in rivals:
         values = [_mean(folders[system], "nDCG@10")]
         for seed in (1, 2):
             name = branch(links, system, size, seed)
-            values.append(_mean(measured(links, name, f"{system}_s{seed}", task, dataset, pooling, size, seed), "nDCG@10"))
+            values.append(_mean(measured(links, name, f"{system}_s{seed}", task, dataset, "cls", size, seed), "nDCG@10"))
         found[system] = values
-        print(f"{task}, {pooling} pooling, {system}: nDCG@10 by seed {', '.join(f'{value:.4f}' for value in values)}")
+        print(f"{task}, [CLS] pooling, {system}: nDCG@10 by seed {', '.join(f'{value:.4f}' for value in values)}", flush=True)
     return found
 
 

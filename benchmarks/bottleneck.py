@@ -1,11 +1,12 @@
 """Does a weak decoder rely on the vector? The signature experiment of SEED-Encoder and RetroMAE, at equal steps.
 
-    python benchmarks/bottleneck.py --workdir runs/bottleneck [--steps 400] [--long_steps 80] [--seeds 3]
+    python benchmarks/bottleneck.py --workdir runs/bottleneck [--steps 300] [--long_steps 60] [--seeds 3]
 
-Small models are trained from scratch on the extracts of the demo corpus. Then, on extracts not trained on, every decoder's cross
-entropy with the true [CLS] vector is compared with that of another text: the nats a token that the vector carries. As BERT's were,
-the last steps are of 512 tokens (eight extracts joined), for the second measure: the mean cosine between the [CLS] vectors of
-different texts, by length. Writes benchmarks/results/bottleneck.json and .png. Goes on where it stopped.
+Every system starts from one small MLM of the demo's extracts (from scratch all of them sit on the plateau of word frequencies for
+longer than this takes) and is trained for equal steps. Then, on extracts not trained on, every decoder's cross entropy with the
+true [CLS] vector is compared with that of another text: the nats a token that the vector carries. As BERT's were, the last steps
+are of 512 tokens (eight extracts joined), for the second measure: the mean cosine between the [CLS] vectors of different texts, by
+length. Writes benchmarks/results/bottleneck.json and .png. Goes on where it stopped.
 """
 
 import argparse
@@ -31,6 +32,8 @@ from denseir_jax.models.decoders import DecoderConfig
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.objectives.base import Context
+from denseir_jax.objectives.masking import MaskConfig
+from denseir_jax.objectives.mlm import MlmConfig
 from denseir_jax.objectives.seed import SeedConfig
 from denseir_jax.pipeline.stages.prepare import PrepareConfig
 from denseir_jax.pipeline.stages.pretrain import PretrainConfig
@@ -45,7 +48,7 @@ import matplotlib.pyplot as plt
 LENGTHS = (16, 32, 64, 128, 256, 512)
 VOCABULARY = 4096
 SHORT, LONGEST, TOKENS = 128, 512, 1024  # TOKENS: of a step, whatever the length of its rows
-STEPS, LONG_STEPS, SEEDS = 400, 80, 3
+BASE_STEPS, STEPS, LONG_STEPS, SEEDS = 1500, 300, 60, 3
 HELD_OUT = 10  # one text of so many
 
 
@@ -61,14 +64,14 @@ def systems() -> dict[str, Any]:
 
 
 def write_corpora(folder: Path) -> None:
-    """The extracts, and the same joined by eight; every tenth text is kept for measuring."""
+    """The extracts, every tenth of them kept for measuring, and either kind joined by eight."""
     extracts = [passage.text for passage in Demo().corpus()]
-    joined = [" ".join(extracts[i : i + 8]) for i in range(0, len(extracts), 8)]
-    for name, texts in (("short", extracts), ("long", joined)):
-        for path, rest in ((folder / f"{name}.jsonl", False), (folder / f"{name}_held_out.jsonl", True)):
+    for end, rest in (("", False), ("_held_out", True)):
+        short = [(n, text) for n, text in enumerate(extracts) if (n % HELD_OUT == 0) is rest]
+        joined = [(short[i][0], " ".join(text for _, text in short[i : i + 8])) for i in range(0, len(short), 8)]
+        for path, texts in ((folder / f"short{end}.jsonl", short), (folder / f"long{end}.jsonl", joined)):
             if not path.exists():
-                kept = [(n, text) for n, text in enumerate(texts) if (n % HELD_OUT == 0) is rest]
-                artifacts.write_text(path, "".join(json.dumps({"_id": f"t{n}", "text": text}) + "\n" for n, text in kept))
+                artifacts.write_text(path, "".join(json.dumps({"_id": f"t{n}", "text": text}) + "\n" for n, text in texts))
 
 
 def prepared(links: Links) -> tuple[TokenStore, TokenStore]:
@@ -97,21 +100,31 @@ def shape() -> EncoderConfig:
     return dataclasses.replace(sizes, dropout=0.0, attention_dropout=0.0, scan=True)
 
 
-def train(links: Links, label: str, objective: Any, steps: int, long_steps: int, seed: int) -> tuple[Path, Path]:
-    """From scratch on short texts, then on long ones; the two runs."""
-    name = "".join(c if c.isalnum() else "_" for c in label) + f"_{seed}"
-    config = PretrainConfig(
-        tokens="@short",
+def settings(objective: Any, steps: int, length: int, rate: float, init_from: str | None) -> PretrainConfig:
+    return PretrainConfig(
+        tokens="@short" if length == SHORT else "@long",
+        init_from=init_from,
         steps=steps,
-        batch_size=TOKENS // SHORT,
+        batch_size=TOKENS // length,
         objective=objective,
         encoder=shape(),
-        optimizer=OptimizerConfig(lr=1e-3, b2=0.98),
+        optimizer=OptimizerConfig(lr=rate, b2=0.98),
         cadence=Cadence(log=20, save=200, probe=0),
     )
-    short = links.run(name, config, seed)
-    on = dataclasses.replace(config, tokens="@long", steps=long_steps, batch_size=TOKENS // LONGEST, init_from=f"run:@{name}")
-    return short, links.run(f"{name}_long", dataclasses.replace(on, optimizer=OptimizerConfig(lr=3e-4, b2=0.98)), seed)
+
+
+def base(links: Links, steps: int) -> Path:
+    """The MLM that all start from. Its rate is constant after the warm-up, so that it can be trained longer."""
+    config = settings(MlmConfig(mask=MaskConfig(rate=0.2)), steps, SHORT, 1e-3, None)
+    steady = OptimizerConfig(lr=1e-3, b2=0.98, schedule="constant", warmup=150.0)
+    return links.run("base", dataclasses.replace(config, batch_size=2 * config.batch_size, optimizer=steady))
+
+
+def train(links: Links, label: str, objective: Any, steps: int, long_steps: int, seed: int) -> tuple[Path, Path]:
+    """On short texts, then on long ones; the two runs."""
+    name = "".join(c if c.isalnum() else "_" for c in label) + f"_{seed}"
+    short = links.run(name, settings(objective, steps, SHORT, 1e-3, "run:@base"), seed)
+    return short, links.run(f"{name}_long", settings(objective, long_steps, LONGEST, 3e-4, f"run:@{name}"), seed)
 
 
 def batches(objective: Any, store: TokenStore, count: int, rows: int) -> Iterator[dict[str, np.ndarray]]:
@@ -165,10 +178,14 @@ def draw(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
     labels = list(results)
     values = [[run["nats"] for run in results[label]] for label in labels]
     left.barh(labels, [np.mean(v) for v in values], color="0.75")
-    for place, seeds in enumerate(values):
-        left.plot(seeds, [place] * len(seeds), "k.", markersize=5)
+    for place, label in enumerate(labels):
+        for shift, found in zip(np.linspace(-0.2, 0.2, len(values[place])), results[label], strict=True):
+            left.plot(found["interval"], [place + shift] * 2, "k-", linewidth=1)
+            left.plot(found["nats"], place + shift, "k.", markersize=5)
     left.invert_yaxis()
-    left.set_xlabel("nats a token carried by the vector (shuffled - true); dots: seeds")
+    left.set_xlabel(
+        "nats a token carried by the vector (shuffled - true)\nbar: mean; dots: seeds, with 95% intervals over batches of texts"
+    )
     for number, label in enumerate(labels):
         curve = [np.mean([run["cosine"][length] for run in results[label]]) for length in LENGTHS]
         right.plot(LENGTHS, curve, marker="osv^D*P"[number], label=label)
@@ -181,25 +198,31 @@ def draw(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
 
 
 def table(results: dict[str, list[dict[str, Any]]]) -> str:
-    """A line a system: cross entropies and nats over the seeds, cosines of the shortest and the longest texts."""
-    lines = [f"{'':<22}   true  another's    nats  by seed{'':<18} cosine at {LENGTHS[0]:>4}  at {LENGTHS[-1]:>4}"]
+    """Cross entropies and nats a token of every system, with the interval of every seed; then the cosines by length."""
+    width = max(map(len, results))
+    lines = [f"{'decoder cross entropy':<{width}}   true  another's     nats  by seed, with 95% intervals over batches of texts"]
     for label, runs in results.items():
         true, other, nats = (np.mean([run[key] for run in runs]) for key in ("true", "shuffled", "nats"))
-        seeds = " ".join(f"{run['nats']:+.4f}" for run in runs)
-        ends = [np.mean([run["cosine"][length] for run in runs]) for length in (LENGTHS[0], LENGTHS[-1])]
-        lines.append(f"{label:<22} {true:6.3f} {other:10.3f} {nats:+7.4f}  {seeds:<25} {ends[0]:13.3f} {ends[1]:8.3f}")
+        seeds = "  ".join("{:+.4f} [{:+.4f}, {:+.4f}]".format(run["nats"], *run["interval"]) for run in runs)
+        lines.append(f"{label:<{width}} {true:6.3f} {other:10.3f}  {nats:+7.4f}  {seeds}")
+    lines += ["", f"{'cosine of [CLS] at':<{width}} " + "".join(f"{length:>7}" for length in LENGTHS)]
+    for label, runs in results.items():
+        means = [np.mean([run["cosine"][length] for run in runs]) for length in LENGTHS]
+        lines.append(f"{label:<{width}} " + "".join(f"{mean:7.3f}" for mean in means))
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--base_steps", type=at_least(1), default=BASE_STEPS)
     parser.add_argument("--steps", type=at_least(1), default=STEPS)
     parser.add_argument("--long_steps", type=at_least(1), default=LONG_STEPS)
     parser.add_argument("--seeds", type=at_least(1), default=SEEDS)
     options = parser.parse_args()
     links = Links(options.workdir, {"init_from": None})
     short, long = prepared(links)
+    started = artifacts.read_json(base(links, options.base_steps) / "metrics.json")
     results: dict[str, list[dict[str, Any]]] = {label: [] for label in systems()}
     for seed in range(options.seeds):
         for label, objective in systems().items():
@@ -207,10 +230,9 @@ def main() -> None:
             results[label].append(measure(runs, objective, short, long, seed))
             print(f"seed {seed}  {label:<22} {results[label][-1]['nats']:+.4f} nats a token", flush=True)
     print(table(results))
-    chosen = (options.steps, options.long_steps, options.seeds)
-    folder = RESULTS if chosen == (STEPS, LONG_STEPS, SEEDS) else links.folder  # a trial leaves the kept result alone
-    kept = {"steps": options.steps, "long_steps": options.long_steps, "versions": artifacts.versions(), "systems": results}
-    artifacts.write_json(folder / "bottleneck.json", kept)
+    chosen = {"base_steps": options.base_steps, "steps": options.steps, "long_steps": options.long_steps, "seeds": options.seeds}
+    folder = RESULTS if tuple(chosen.values()) == (BASE_STEPS, STEPS, LONG_STEPS, SEEDS) else links.folder  # a trial is not kept
+    artifacts.write_json(folder / "bottleneck.json", {**chosen, "base": started, "versions": artifacts.versions(), "systems": results})
     draw(results, folder / "bottleneck.png")
 
 

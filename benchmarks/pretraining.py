@@ -20,12 +20,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from links import RESULTS, Links, at_least, card_config, run
 
 from denseir_jax.core import artifacts
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.demo import Demo
 from denseir_jax.data.template import TextTemplate
+from denseir_jax.data.tokens import TokenStore
 from denseir_jax.evals.evaluation import PER_QUERY, read_per_query
 from denseir_jax.evals.table import as_json, as_text, make_table
 from denseir_jax.models.embedder import EmbedderConfig
@@ -33,6 +35,8 @@ from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.objectives.contrastive import ContrastiveConfig
 from denseir_jax.objectives.masking import MaskConfig
 from denseir_jax.objectives.mlm import MlmConfig
+from denseir_jax.pipeline import chain
+from denseir_jax.pipeline.stages import training
 from denseir_jax.pipeline.stages.evaluate import EvaluateConfig
 from denseir_jax.pipeline.stages.finetune import FinetuneConfig
 from denseir_jax.pipeline.stages.mine import MineConfig
@@ -59,7 +63,7 @@ SYSTEMS = (
 )
 POOLINGS = ("cls", "mean")
 MEASURES = ("RR@10", "nDCG@10", "R@100")
-VOCABULARY, LENGTH = 8192, 64
+VOCABULARY, LENGTH, RIVALS = 8192, 64, 2
 
 
 class Size(NamedTuple):
@@ -156,11 +160,11 @@ def base(links: Links, size: Size, steps: int) -> None:
     links.run("base", config)
 
 
-def branch(links: Links, system: str, size: Size, seed: int) -> str:
-    """Train a system on from the base; pairs of texts make a row of twice the tokens, so half as many rows a step."""
+def settings(system: str, size: Size) -> PretrainConfig:
+    """A system trained on from the base. Of pairs of texts half as many rows make a step; `branch` sees to equal tokens."""
     objective = card_config(f"pretrain/{system}", "tiny").objective
     pairs = getattr(objective, "pairs", None) is not None
-    config = PretrainConfig(
+    return PretrainConfig(
         tokens="@spans" if pairs else "@documents" if system == "ict" else "@blocks",
         init_from="run:@base",
         steps=size.branch,
@@ -170,8 +174,21 @@ def branch(links: Links, system: str, size: Size, seed: int) -> str:
         optimizer=OptimizerConfig(lr=3e-4, b2=0.98),
         cadence=Cadence(log=20, save=100, probe=100),
     )
-    name = f"{system}_{seed}"
-    links.run(name, config, seed)
+
+
+def tokens_a_step(links: Links, config: PretrainConfig) -> float:
+    """Real tokens, [CLS] and [SEP] among them, that a step reads: the mean over the first 2,048 rows."""
+    store = TokenStore.open(Path(chain.resolved(config, links.names, {}).tokens))
+    objective = config.objective.build(training.context(config, store, store.tokenizer(), None))
+    rows = objective.rows(store).rows(np.arange(2048))
+    return sum(float(rows[name].sum()) for name in objective.fields() if name.endswith("length")) / 2048 * config.batch_size
+
+
+def branch(links: Links, system: str, size: Size, seed: int) -> str:
+    """Train a system on from the base, for as many tokens as the control's `size.branch` steps have."""
+    config, name = settings(system, size), f"{system}_{seed}"
+    share = tokens_a_step(links, settings(CONTROL, size)) / tokens_a_step(links, config)
+    links.run(name, dataclasses.replace(config, steps=round(size.branch * share)), seed)
     return name
 
 
@@ -203,7 +220,7 @@ def main() -> None:
     parser.add_argument("--second", default="", help="a second task, as format:path with the splits train and test")
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="those to compare; the control is always among them")
     parser.add_argument("--base_steps", type=at_least(0), default=0, help="of the base; 0: as the size says")
-    parser.add_argument("--rivals", type=at_least(0), default=2, help="so many of the best, and the control, get two more seeds")
+    parser.add_argument("--rivals", type=at_least(0), default=RIVALS, help="so many of the best, and the control, get two more seeds")
     parser.add_argument("--stop_after", choices=("base", "branches"), default="")
     options = parser.parse_args()
     size, systems = SIZES[options.size], list(dict.fromkeys([CONTROL, *filter(None, options.systems.split(","))]))
@@ -242,14 +259,15 @@ def compare(links: Links, systems: list[str], tasks: dict[str, str], size: Size,
         "what": "one MLM base, every system branched from it for equal tokens, then the same fine-tuning; baseline: continued MLM",
         "size": options.size,
         "sizes": size._asdict(),
+        "tokens": round(tokens_a_step(links, settings(CONTROL, size)) * size.branch),
         "base": artifacts.read_json(links.folder / "base" / "metrics.json"),
         "branches": {s: artifacts.read_json(links.folder / name / "metrics.json") for s, name in branches.items()},
         "versions": artifacts.versions(),
         "tables": tables,
         "seeds": {f"{task}/cls": seeds(links, rivals, found[f"{task}/cls"], task, dataset, size) for task, dataset in tasks.items()},
     }
-    whole = set(systems) == set(SYSTEMS) and options.size != "smoke"  # a trial leaves the kept result alone
-    artifacts.write_json((RESULTS if whole else links.folder) / f"pretraining_{options.size}.json", result)
+    trial = options.size == "smoke" or not options.second or options.base_steps or options.rivals < RIVALS or set(systems) != set(SYSTEMS)
+    artifacts.write_json((links.folder if trial else RESULTS) / f"pretraining_{options.size}.json", result)
 
 
 def seeds(links: Links, rivals: list[str], folders: dict[str, Path], task: str, dataset: str, size: Size) -> dict[str, list[float]]:

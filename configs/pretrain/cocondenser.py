@@ -26,6 +26,7 @@ def get_config(size: str = "base"):
         pairs="random",
         mlm_weight=1.0,  # the paper; the authors' gradient-cached code doubles it
         temperature=1.0,  # raw dot products of raw [CLS] states
+        mask_duplicates=True,  # ours: other spans of the same document, met twice in a batch, are no negatives
     )
     optimizer = OptimizerConfig(lr=1e-4, warmup=0.1, weight_decay=0.01, clip=1.0)  # as published
     return card(pretraining(size, objective, BASE, optimizer, split="spans", span=80))  # spans of about 80 tokens: the author, Condenser#11

@@ -3,6 +3,9 @@
 The argument is a size: smoke, tiny, small or base. base follows ORQA's code where it can: removal in
 9 of 10 pairs, lr 1e-4, lengths; 4096 pairs and 100,000 steps are ours; raw [CLS] vectors compared by dot product.
 
+Ours, unlike ORQA's code: equal passages of a batch are no negatives of one another, texts of one sentence are left out even
+where their query would stay, and titles and segment ids (0 and 1) are not used.
+
 From random weights in minutes, unit vectors, mean pooling and a temperature learn far faster; configs/pipeline/demo.py does so:
 --config.embedder.pooling=mean --config.embedder.normalize=true --config.objective.temperature=0.05 --config.objective.symmetric=true
 """

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -143,7 +143,7 @@ def _parse_command_line(stage: Stage, argv: Sequence[str]) -> flags.FlagValues |
         return None
     _check_card_exists(argv)
     cleared = [word for word in argv if _NOTHING.fullmatch(word)]  # no typed flag takes the word None
-    rest = _parse_flags(options, [word for word in argv if word not in cleared])
+    rest = _parse_flags(options, _card_first([word for word in argv if word not in cleared]))
     if rest:
         raise ConfigError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
     if options.config is not None and not isinstance(options.config, config_dict.ConfigDict):
@@ -194,6 +194,17 @@ def _parse_flags(options: flags.FlagValues, argv: Sequence[str]) -> list[str]:
         sys.argv = saved
 
 
+def _card_first(argv: Sequence[str]) -> list[str]:
+    """The words with ``--config FILE`` before its overrides, where config_flags wants it."""
+    words, card = list(argv), []
+    for at, word in enumerate(words):
+        if word in ("--config", "-config") or word.startswith(("--config=", "-config=")):
+            end = at + (1 if "=" in word else 2)
+            card, words[at:end] = words[at:end], []
+            break
+    return [*words[:1], *card, *words[1:]]
+
+
 def _check_card_exists(argv: Sequence[str]) -> None:
     words = _config_words(argv)
     cards = [word.partition("=")[2] for word in words if word.startswith("--config=")]
@@ -237,12 +248,23 @@ def _config_words(argv: Sequence[str]) -> list[str]:
     return words
 
 
+def _paths(tree: config_dict.ConfigDict) -> Iterator[str]:
+    """Every key of a card, with the groups above it."""
+    for name, value in tree.items():
+        yield name
+        if isinstance(value, config_dict.ConfigDict):
+            yield from (f"{name}.{inner}" for inner in _paths(value))
+
+
 def _unknown_in(tree: Any, path: str) -> str:
     node = tree
     for part in path.split("."):
         if not isinstance(node, config_dict.ConfigDict):
             return f"unknown config key 'config.{path}': {part!r} is below a value, not a group"
         if part not in node:
+            deeper = [f"config.{found}" for found in _paths(tree) if found.endswith(f".{part}")]
+            if deeper:
+                return f"unknown config key 'config.{path}': did you mean {' or '.join(map(repr, deeper[:3]))}?"
             return config.unknown_key(f"config.{path}", part, list(node))
         node = node[part]
     return ""

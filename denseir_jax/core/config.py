@@ -139,7 +139,13 @@ def _registered(classes: Mapping[str, type], key: str, value: Any, path: str) ->
     if not isinstance(name, str) or name not in classes:
         near = difflib.get_close_matches(str(name), list(classes), n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"{path}.{key}={name!r} is not one of {', '.join(sorted(classes))}{hint}")
+        cards = "; a system that is a setting of one of these has a recipe card, under configs/"
+        raise ConfigError(f"{path}.{key}={name!r} is not one of {', '.join(sorted(classes))}{hint}{cards}")
+    known = [field.name for field in dataclasses.fields(classes[name])]
+    for item in value:
+        if item not in known:
+            other = f"; {path}.{key} is {name!r}: for another one take its own recipe card, since each has its own keys"
+            raise ConfigError(unknown_key(f"{path}.{item}", item, known) + other)
     return parse(classes[name], value, path)
 
 

@@ -34,12 +34,13 @@ def duration(seconds: float) -> str:
 class Meter:
     """Counts units of work and shows how many, how fast, how long still: a bar on a terminal, else a line every 10 s.
 
-    Use as a context manager; call `advance` as work is done. `total` may be None when it is not known.
+    Use as a context manager; call `advance` as work is done. `total` may be None when it is not known. `before` units of it
+    were done by an earlier life of the run.
     """
 
-    def __init__(self, label: str, total: int | None, unit: str):
-        self.label, self.total, self.unit = label, total, unit
-        self.done = 0
+    def __init__(self, label: str, total: int | None, unit: str, before: int = 0):
+        self.label, self.total, self.unit, self.before = label, total, unit, before
+        self.done = before
         self._start = self._last = time.monotonic()
         self._bar: Progress | None = None
 
@@ -54,20 +55,20 @@ class Meter:
             )
             self._bar = Progress(*columns, console=Console(stderr=True), transient=False)
             self._bar.start()
-            self._task = self._bar.add_task(self.label, total=self.total, rate="")
+            self._task = self._bar.add_task(self.label, total=self.total, completed=self.before, rate="")
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
             self._bar.stop()
         elif exception[0] is None and time.monotonic() - self._start > 2:
-            say(f"{self.label}: {self.done:,} {self.unit} in {duration(time.monotonic() - self._start)}")
+            say(f"{self.label}: {self.done - self.before:,} {self.unit} in {duration(time.monotonic() - self._start)}")
 
     def advance(self, n: int = 1, note: str = "") -> None:
         """`n` more units are done; `note` is shown beside the rate."""
         self.done += n
         now = time.monotonic()
-        rate = self.done / max(now - self._start, 1e-9)
+        rate = (self.done - self.before) / max(now - self._start, 1e-9)
         if self._bar is not None:
             self._bar.update(self._task, completed=self.done, rate=f"{rate:,.0f} {self.unit}/s {note}")
         elif now - self._last >= _EVERY:

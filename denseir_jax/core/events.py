@@ -66,3 +66,10 @@ def read(path: Path) -> list[dict[str, Any]]:
             raise InputError(f"{path}:{number}: {text[:40]!r} is not an event; expected an object with a step")
         lines.append(line)
     return lines
+
+
+def last_logged(folder: Path) -> dict[str, float]:
+    """What the last log line of a run says, so that a restart with no step left to do still knows its metrics."""
+    path = folder / "events.jsonl"
+    lines = [line for line in read(path) if line["kind"] == "train"] if path.exists() else []
+    return {name: value for name, value in lines[-1].items() if name not in ("kind", "step", "time")} if lines else {}

@@ -72,9 +72,9 @@ class BottleneckConfig:
             raise ValueError(f"n_head_layers={self.n_head_layers} is negative")
         if self.head_weight < 0 or not (self.head_weight or self.late_mlm):
             raise ValueError(f"head_weight={self.head_weight}, late_mlm={self.late_mlm}: expected 0 or more, and some loss")
-        rates = self.mask.rate, self.decoder_mask.rate
-        if (self.relation == "around" and rates[1] < rates[0]) or (self.relation == "disjoint" and sum(rates) > 1):
-            raise ValueError(f"relation={self.relation!r} does not go with mask rates {rates[0]} (encoder) and {rates[1]} (decoder)")
+        encoder, decoder = self.mask.rates, self.decoder_mask.rates
+        if (self.relation == "around" and min(decoder) < max(encoder)) or (self.relation == "disjoint" and max(encoder) + max(decoder) > 1):
+            raise ValueError(f"relation={self.relation!r} does not go with mask rates {encoder} (encoder) and {decoder} (decoder)")
         if self.tokens == "other" and (self.pairs is None or self.relation != "apart"):
             raise ValueError("tokens='other' reads the other span of a pair: it needs pairs='random' or 'nearby', and relation='apart'")
         if self.tokens == "layer" and self.relation != "apart":

@@ -39,9 +39,14 @@ class MaskConfig:
     masked: float = 0.8
     random: float = 0.1
 
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The rate at the start and, where it is scheduled, at the end of the ramp."""
+        return (self.rate,) if self.final_rate is None else (self.rate, self.final_rate)
+
     def __post_init__(self) -> None:
-        for rate in (self.rate, self.final_rate):
-            if rate is not None and not 0.0 < rate <= 1.0:
+        for rate in self.rates:
+            if not 0.0 < rate <= 1.0:
                 raise ValueError(f"mask rate {rate} is outside (0, 1]")
         if self.ramp < 0 or (self.final_rate is None) != (self.ramp == 0):
             raise ValueError(f"final_rate={self.final_rate} and ramp={self.ramp}: a schedule needs both, a constant rate neither")

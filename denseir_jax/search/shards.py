@@ -103,7 +103,7 @@ def encode_corpus(
     before = sum(embeddings.read_record(path)["rows"] for path in folder.glob("[0-9]*.json"))
     if before:
         console.say(f"encode: {before:,} vectors are already in {folder}")
-    with console.Meter("encode", None if total is None else max(total - before, 0), "passages") as meter:
+    with console.Meter("encode", total, "passages", before) as meter:
         for number, chunk in enumerate(chunks):
             signals.check("finished shards are kept")
             ids += chunk.ids

@@ -26,7 +26,7 @@ def fit(compiled: Callable[[int], Any], at_least: int, rows: int, budget: float)
         compiled: number of micro-batches -> compiled step (``jax.stages.Compiled``). rows: of the batch on a device.
         budget: bytes a device; 0: none.
     Raises:
-        ConfigError: even rows one by one do not fit, with both numbers.
+        ConfigError: even rows one by one do not fit, with both numbers; or the back end does not tell what a step needs.
     """
     candidates = [n for n in range(at_least, rows + 1) if rows % n == 0]
     wanted = at_least
@@ -35,6 +35,8 @@ def fit(compiled: Callable[[int], Any], at_least: int, rows: int, budget: float)
             continue
         step = compiled(n)
         memory = step.memory_analysis()
+        if memory is None and budget:
+            raise ConfigError("memory_budget: this back end does not tell how much memory a step needs; set micro_batches instead")
         temporary = 0 if memory is None else int(memory.temp_size_in_bytes)
         if not budget or temporary <= budget:
             return Fitted(step, n, temporary)

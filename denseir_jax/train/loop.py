@@ -7,7 +7,6 @@ device never waits for the log; saves, probes and logs at their cadence; stops f
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,7 +18,7 @@ from denseir_jax.core import metrics as pairs
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.config import operational
 from denseir_jax.core.errors import ConfigError, InputError, Stopped
-from denseir_jax.core.events import Events, read
+from denseir_jax.core.events import Events, last_logged
 from denseir_jax.data.batches import RowSource
 from denseir_jax.objectives.base import Objective
 from denseir_jax.parallel import mesh as meshes
@@ -64,6 +63,9 @@ class Plan:
     cadence: Cadence
     best: str = ""
     memory_budget: float = 0.0
+
+
+_COLLAPSED = 0.99
 
 
 @dataclasses.dataclass
@@ -146,9 +148,9 @@ class Loop:
         self, state: State, shardings: State, files: checkpoint.Checkpoints, events: Events, start: int, stop: int
     ) -> tuple[State, dict[str, float]]:
         batches = feed.steps(self.source, self.mesh, self.plan.batch_size, start, stop, self.objective.fields())
-        compute, batch = self._compiled(state, shardings, next(batches))
+        compute, batch = self._compiled(state, shardings, next(batches), events)
         window, pending, last = _Window(), None, {}
-        with console.Meter(self.run.stage, stop - start, "steps") as meter:
+        with console.Meter(self.run.stage, stop, "steps", start) as meter:
             for number in range(start + 1, stop + 1):
                 state, metrics = compute(state, batch)
                 if pending is not None:
@@ -176,8 +178,9 @@ class Loop:
                     window.wait += time.monotonic() - before
         return state, last
 
-    def _compiled(self, state: State, shardings: State, batch: Any) -> tuple[Callable[..., Any], Any]:
+    def _compiled(self, state: State, shardings: State, batch: Any, events: Events) -> tuple[Callable[..., Any], Any]:
         before = time.monotonic()
+        console.say(f"{self.run.stage}: compiling the step")
 
         def compiled(micro_batches: int) -> jax.stages.Compiled:
             make = step.make_train_step(self.objective, self.transformation, self.mesh, micro_batches)
@@ -195,6 +198,7 @@ class Loop:
         )
         if found.micro_batches == self.rows_per_device > 1:
             console.say(f"{self.run.stage}: parts of one row a device are slow; a larger memory_budget makes fewer of them")
+        events.write("compiled", int(state.step), {"micro_batches": found.micro_batches, "temporary_bytes": found.temporary})
         return found.step, batch
 
     def _look(self, window: _Window, number: int, metrics: Any) -> None:
@@ -255,6 +259,10 @@ class Loop:
         measures = dict(self.probe(state.params))
         events.write("probe", number, measures)
         console.say(f"{self.run.stage}: step {number} probe " + ", ".join(f"{k} {v:.4f}" for k, v in measures.items()))
+        if measures.get("cosine_mean", 0.0) > _COLLAPSED:
+            console.say(
+                f"{self.run.stage}: the vectors of different texts are all but equal: not yet learnt, or collapsed (see README, The probe)"
+            )
         return measures
 
 
@@ -268,13 +276,6 @@ def check_rows(objective: Objective, steps: int, batch_size: int) -> None:
         raise ConfigError(f"steps={steps} x batch_size={batch_size} is beyond 2^31 rows, where the stream's numbers end")
     if batch_size < objective.least_rows:
         raise ConfigError(f"batch_size={batch_size} leaves nothing to compare a row with: expected {objective.least_rows} or more")
-
-
-def last_logged(folder: Path) -> dict[str, float]:
-    """What the last log line of a run says, so that a restart with no step left to do still knows its metrics."""
-    path = folder / "events.jsonl"
-    lines = [line for line in read(path) if line["kind"] == "train"] if path.exists() else []
-    return {name: value for name, value in lines[-1].items() if name not in ("kind", "step", "time")} if lines else {}
 
 
 def replaced(params: Any, initial: Mapping[str, Any]) -> Any:

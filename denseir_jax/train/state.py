@@ -10,6 +10,8 @@ import optax
 
 from denseir_jax.parallel.sharding import path_name
 
+_DROPOUT = 1 << 16
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +33,13 @@ def create(params: Any, optimizer: optax.GradientTransformation, seed: int) -> S
 
 
 def keys(seed: int) -> tuple[jax.Array, jax.Array]:
-    """The key of the initial parameters and the key of the stream's dropout: apart, and apart from that of the masks."""
-    initial, stream = jax.random.split(jax.random.key(seed))
-    return initial, stream
+    """The key of the initial parameters and the key of the stream's dropout: apart, and apart from those of the masks.
+
+    ``split(key)[i]`` is ``fold_in(key, i)``, and small numbers folded into the seed's key are the purposes of masks
+    (objectives/masking.py): dropout drawn from one of those would tell which words are masked.
+    """
+    base = jax.random.key(seed)
+    return jax.random.split(base)[0], jax.random.fold_in(base, _DROPOUT)
 
 
 def named(tree: Any) -> dict[str, Any]:

@@ -33,14 +33,16 @@ class WarmStart:
     leaves: Mapping[str, np.ndarray]
 
     def for_model(self, names: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-        """The leaves that a model with these leaf names takes from here; both towers take the encoder of one.
+        """The leaves that a model with these leaf names takes from here; both towers take the encoder of one, and a part of a
+        mixture (``part/head/...``) the head of a run of its own, or the other way round.
 
         A head or decoder is taken whole or not at all: one of another shape starts fresh, which is said.
 
         Raises:
             InputError: some part of the encoder is not there.
         """
-        found = {name: leaf for name in names if (leaf := self._find(name)) is not None}
+        sources = {name: source for name in names if (source := self._source(name)) is not None}
+        found = {name: self.leaves[source] for name, source in sources.items()}
         lost = [name for name in names if "encoder/" in name and name not in found]
         if lost:
             raise InputError(f"{self.origin} lacks {lost[0]!r} (and {len(lost) - 1} more) of the encoder")
@@ -50,7 +52,7 @@ class WarmStart:
         taken = {name: leaf for name, leaf in found.items() if "encoder/" in name or _part(name) not in other}
         reshaped = sorted(other & {_part(name) for name in found})
         fresh = sorted(other - set(reshaped))
-        unused = sorted({_part(name) for name in self.leaves} - {_part(name) for name in taken} - {"encoder"} - other)
+        unused = sorted({_part(name) for name in self.leaves} - {_part(sources[name]) for name in taken} - {"encoder"} - other)
         said = [f"takes {', '.join(sorted({_part(name) for name in taken}))}"]
         said += [f"fresh: {', '.join(fresh)}"] if fresh else []
         said += [f"fresh, since theirs has another shape: {', '.join(reshaped)}"] if reshaped else []
@@ -58,13 +60,15 @@ class WarmStart:
         console.say(f"warm start from {self.origin}: {'; '.join(said)}")
         return taken
 
-    def _find(self, name: str) -> np.ndarray | None:
+    def _source(self, name: str) -> str | None:
+        """The leaf here that a model's leaf of this name takes."""
         if name in self.leaves:
-            return self.leaves[name]
-        for tower in _TOWERS:
-            if name.startswith(tower):
-                return self.leaves.get(name.removeprefix(tower))
-        return None
+            return name
+        inner = name.partition("/")[2]
+        if inner in self.leaves and (name.startswith(_TOWERS) or not inner.startswith("encoder/")):
+            return inner  # a tower's, or a head's of one part of a mixture
+        parts = [leaf for leaf in self.leaves if leaf.partition("/")[2] == name and not leaf.startswith(_TOWERS)]
+        return parts[0] if len(parts) == 1 else None
 
 
 def _part(name: str) -> str:

@@ -145,12 +145,17 @@ def test_a_decoder_with_a_head_of_its_own_shares_the_word_table() -> None:
     assert "table" not in params["head_mlm_head"]
 
 
+RISING = {"rate": 0.3, "final_rate": 0.7, "ramp": 100}
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"tokens": "other"}, "needs pairs='random' or 'nearby'"),
         ({"tokens": "other", "pairs": "nearby", "relation": "around"}, "and relation='apart'"),
         ({"relation": "around"}, "no meaning where tokens='layer'"),
+        ({"tokens": "masked", "relation": "around", "mask": RISING}, r"'around' does not go with mask rates \(0\.3, 0\.7\) \(encoder\)"),
+        ({"tokens": "masked", "relation": "disjoint", "mask": RISING, "decoder_mask": {"rate": 0.4}}, "does not go with mask rates"),
         ({"head_weight": -1.0}, r"head_weight=-1\.0, late_mlm=True: expected 0 or more"),
         ({"tokens": "layers"}, "did you mean 'layer'"),
     ],

@@ -4,14 +4,12 @@ import json
 import os
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from launching import once
 
 from denseir_jax.core.command import execute
 from denseir_jax.data.template import TextTemplate
-from denseir_jax.parallel import mesh as meshes
 from denseir_jax.pipeline.stages.prepare import PrepareConfig
 from denseir_jax.pipeline.stages.prepare import stage as prepare
 
@@ -26,13 +24,6 @@ def made(tmp_path_factory) -> Path:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder / "compiled")  # read by processes that tests launch
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     return folder
-
-
-@pytest.fixture
-def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What runs here is compiled for one device: that several give the same is shown elsewhere, and costs twice the time."""
-    make = meshes.make
-    monkeypatch.setattr(meshes, "make", lambda config: make(config, jax.devices()[:1]))
 
 
 def write_texts(path: Path) -> None:

@@ -29,7 +29,7 @@ SMALL = {"steps": 2, "batch_size": 8, "encoder.layers": 1, "cadence.save": 0}
 
 
 @pytest.fixture(scope="module")
-def runs(beir: Path, beir_tokens: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(beir: Path, beir_tokens: Path, module_on_one_device: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``dupmae``, a pre-training run, and ``tuned``, which starts from it and keeps 8 words of a text."""
     folder = tmp_path_factory.mktemp("runs")
     assert command(pretrain.stage, "pretrain/dupmae.py:smoke", folder / "dupmae", tokens=beir_tokens, **SMALL) == 0

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from launching import ROOT, finish, launch, start_together
+from launching import ROOT, finish, once, start_together
 from safetensors.numpy import load_file
 
-from denseir_jax.core.command import execute
+from denseir_jax.core.command import execute, run_command
 from denseir_jax.core.config import parse
 from denseir_jax.core.errors import InputError
 from denseir_jax.core.events import read
 from denseir_jax.pipeline.stages.pretrain import PretrainConfig, stage
 from denseir_jax.search.retriever import load_retriever
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("module_on_one_device")
 FOLDER = ROOT / "configs" / "pretrain"
 CARDS = sorted(path.stem for path in FOLDER.glob("*.py"))
 BOTTLENECK = {"head_mlm", "head_mlm_accuracy", "late_mlm", "late_mlm_accuracy"}
@@ -32,11 +32,13 @@ PARTS = {
     "retromae": DECODER,
     "dupmae": DECODER | {"bow"},
     "bag_of_words": {"mlm", "mlm_accuracy", "bow"},
+    "mixture": {"condenser/head_mlm", "bow/mlm", "bow/bow", "condenser/loss", "bow/loss"},
     "ict": {"nll_removed", "accuracy_removed", "nll_kept", "accuracy_kept"},
 }
 HEADS = {
     "mlm": {"mlm_head"},
     "bag_of_words": {"mlm_head"},
+    "mixture": {"mlm_head", "condenser"},
     "ict": set(),
     "seed": {"mlm_head", "decoder"},
     "optimus": {"mlm_head", "decoder"},
@@ -59,41 +61,46 @@ def small(name: str, texts: Path) -> PretrainConfig:
     return dataclasses.replace(config, corpus=f"jsonl:{texts}", prepare=prepare)
 
 
+def made_card(name: str, made: Path, texts: Path) -> Path:
+    """The card's run at smoke size, made once."""
+    return once(made, f"card_{name}", lambda folder: execute(stage, dataclasses.replace(small(name, texts), memory_budget=2.0), folder))
+
+
 @pytest.mark.parametrize("name", CARDS)
-def test_card_runs(name: str, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    metrics = execute(stage, dataclasses.replace(small(name, texts), memory_budget=2.0), tmp_path / "run")
-    assert "batch 16 in 1 part(s) (chosen to fit 2 GiB)" in capsys.readouterr().err
+def test_card_runs(name: str, made: Path, texts: Path) -> None:
+    run = made_card(name, made, texts)
+    metrics = json.loads((run / "metrics.json").read_text())
     parts = PARTS.get(name, BOTTLENECK)
     assert metrics["step"] == 20
     assert parts <= set(metrics) and all(math.isfinite(metrics[part]) for part in parts)
-    leaves = load_file(tmp_path / "run" / "params.safetensors")
+    leaves = load_file(run / "params.safetensors")
     assert {leaf.split("/")[0] for leaf in leaves} == {"encoder", *HEADS.get(name, {"mlm_head", "head"})}
-    exported = load_file(tmp_path / "run" / "encoder" / "model.safetensors")
+    exported = load_file(run / "encoder" / "model.safetensors")
     assert not [tensor for tensor in exported if "decoder" in tensor or "head" in tensor or "predictions" in tensor]
-    assert load_retriever(f"run:{tmp_path / 'run'}").params_sha256 == metrics["retriever_sha256"]
-    logged = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in logged if line["kind"] == "train"] == [5, 10, 15, 20]
+    assert load_retriever(f"run:{run}").params_sha256 == metrics["retriever_sha256"]
+    assert [line["step"] for line in read(run / "events.jsonl") if line["kind"] == "train"] == [5, 10, 15, 20]
 
 
-def test_warm_start_takes_backbone_and_head(texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warm_start_takes_backbone_and_head(made: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """coCondenser starts from a Condenser run, head included."""
-    execute(stage, small("condenser", texts), tmp_path / "condenser")
-    given = load_file(tmp_path / "condenser" / "params.safetensors")
-    config = dataclasses.replace(small("cocondenser", texts), init_from=f"run:{tmp_path / 'condenser'}", steps=1)
+    condenser = made_card("condenser", made, texts)
+    given = load_file(condenser / "params.safetensors")
+    config = dataclasses.replace(small("cocondenser", texts), init_from=f"run:{condenser}", steps=1, memory_budget=2.0)
     slow = dataclasses.replace(config.optimizer, lr=1e-12, weight_decay=0.0)
     execute(stage, dataclasses.replace(config, optimizer=slow), tmp_path / "cocondenser")
     leaves = load_file(tmp_path / "cocondenser" / "params.safetensors")
     assert set(leaves) == set(given)
     for leaf, value in given.items():
         np.testing.assert_allclose(leaves[leaf], value, atol=1e-9, err_msg=leaf)
-    assert "takes encoder, head, mlm_head" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "takes encoder, head, mlm_head" in said and "batch 16 in 1 part(s) (chosen to fit 2 GiB)" in said
 
 
 def test_spans_meet_across_processes(texts: Path, tmp_path: Path) -> None:
     """coCondenser's loss over the spans of two processes with two devices each is that of one device."""
     keys = {"corpus": f"jsonl:{texts}", "prepare.vocab_size": 200, "steps": 4, "cadence.log": 1, "optimizer.lr": 1e-5}
     arguments = ["--config", f"{FOLDER}/cocondenser.py:smoke", *(f"--config.{key}={value}" for key, value in keys.items())]
-    launch("pretrain", *arguments, "--workdir", tmp_path / "one")
+    assert run_command(stage, ["launch/pretrain.py", *arguments, f"--workdir={tmp_path / 'one'}"]) == 0
     for process in start_together("pretrain", *arguments, "--workdir", tmp_path / "four", processes=2, devices=2):
         finish(process)
     one, four = ([line for line in read(tmp_path / name / "events.jsonl") if line["kind"] == "train"] for name in ("one", "four"))
@@ -114,30 +121,29 @@ def test_spans_meet_across_processes(texts: Path, tmp_path: Path) -> None:
         ("simlm", "objective.n_head_layers=7", "copies the encoder's last 7 layers; it has 2"),
         ("cot_mae", "objective.pairs=None", "needs pairs='random' or 'nearby'"),
         ("ict", "batch_size=1", "leaves nothing to compare a row with"),
+        ("retromae", "objective.name=mlm", "for another one take its own recipe card"),
     ],
 )
-def test_bad_settings_are_one_line(name: str, key: str, words: str, texts: Path, tmp_path: Path) -> None:
-    done = launch(
-        "pretrain",
-        *("--config", f"{FOLDER}/{name}.py:smoke", f"--config.corpus=jsonl:{texts}", "--config.prepare.vocab_size=200"),
-        *(f"--config.{key}", "--workdir", tmp_path / "run"),
-        code=2,
-    )
-    assert words in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+def test_bad_settings_are_one_line(name: str, key: str, words: str, texts: Path, tmp_path: Path, capsys) -> None:
+    arguments = [f"--config.corpus=jsonl:{texts}", "--config.prepare.vocab_size=200", f"--config.{key}", f"--workdir={tmp_path / 'run'}"]
+    assert run_command(stage, ["launch/pretrain.py", f"--config={FOLDER}/{name}.py:smoke", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error.splitlines()[-1] and "Traceback" not in error
     assert not (tmp_path / "run" / "checkpoints").exists()
     assert not (tmp_path / "run" / "prepare").exists(), "it was seen before any text was read"
 
 
-def test_none_can_be_said_on_the_command_line(tmp_path: Path) -> None:
+def test_none_can_be_said_on_the_command_line(tmp_path: Path, capsys) -> None:
     """SEED without a window, from SEED's card; where None has no meaning it is refused."""
-    seed = ["--config", f"{FOLDER}/seed.py:smoke", "--workdir", tmp_path / "run", "--print_config"]
-    shown = json.loads(launch("pretrain", *seed, "--config.objective.decoder.window=None").stdout)
-    assert shown["objective"]["decoder"]["window"] is None
+    seed = ["launch/pretrain.py", f"--config={FOLDER}/seed.py:smoke", f"--workdir={tmp_path / 'run'}", "--print_config"]
+    assert run_command(stage, [*seed, "--config.objective.decoder.window=None"]) == 0
+    assert json.loads(capsys.readouterr().out)["objective"]["decoder"]["window"] is None
     for key, words in (
         ("objective.decoder.layers", "layers=None has the wrong type"),
         ("objective.decoder.widow", "did you mean 'window'"),
     ):
-        assert words in launch("pretrain", *seed, f"--config.{key}=None", code=2).stderr
+        assert run_command(stage, [*seed, f"--config.{key}=None"]) == 2
+        assert words in capsys.readouterr().err
 
 
 def test_a_corpus_without_pairs_is_refused(tmp_path: Path) -> None:

@@ -42,6 +42,13 @@ def test_without_a_budget_nothing_is_raised() -> None:
     assert fitting.fit(compiler(tried), 6, ROWS, 1e6).micro_batches == 6
 
 
+def test_a_back_end_that_tells_nothing_fits_no_budget() -> None:
+    silent = SimpleNamespace(memory_analysis=lambda: None)
+    assert fitting.fit(lambda n: silent, 2, ROWS, 0.0).temporary == 0
+    with pytest.raises(ConfigError, match="does not tell how much memory a step needs; set micro_batches instead"):
+        fitting.fit(lambda n: silent, 2, ROWS, 1e6)
+
+
 def test_a_budget_that_nothing_fits_names_both_numbers() -> None:
     with pytest.raises(ConfigError, match=r"memory_budget=9\.31323e-08 GiB: the step needs 0\.0 MiB .* 48 rows one by one"):
         fitting.fit(compiler([]), 1, ROWS, 100.0)

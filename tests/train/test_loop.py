@@ -69,7 +69,7 @@ def test_more_steps_go_on_and_fewer_change_nothing(six, tmp_path):
     assert all(np.array_equal(again[name], want[name]) for name in want)
 
 
-def test_a_decoder_is_saved_and_goes_on_with_its_encoder(tmp_path):
+def test_a_decoder_is_saved_and_goes_on_with_its_encoder(one_device, tmp_path):
     """Only the export leaves it behind."""
     seed, often = build("seed", layers=0, scan=True), {"cadence": Cadence(log=1, save=1)}
     want, _, last = train(tmp_path / "whole", objective=seed, steps=2, **often)

@@ -10,6 +10,7 @@ import optax
 import pytest
 from toy_rows import Line, ToyRows, build
 
+from denseir_jax.objectives import masking
 from denseir_jax.parallel import mesh as meshes
 from denseir_jax.parallel import sharding
 from denseir_jax.parallel.mesh import MeshConfig
@@ -73,6 +74,17 @@ def test_loss_and_gradients_are_those_of_the_whole_batch_on_one_device(name, lay
 
 def test_layers_scanned_and_computed_again_are_the_same():
     assert_same(trained("mlm", layers=2, scan=True, remat=True), trained("mlm", layers=2))
+
+
+def test_dropout_is_drawn_apart_from_the_masks():
+    """Else, with two texts a row, what is dropped would tell which words are masked."""
+    index, (initial, stream) = jnp.arange(4), state.keys(seed=7)
+    dropout = {tuple(key) for key in np.asarray(jax.random.key_data(step.row_keys(stream, index)))}
+    assert len(dropout) == 4 and not np.array_equal(*map(jax.random.key_data, (initial, stream)))
+    for purpose in range(8):
+        base = jax.random.fold_in(jax.random.key(7), purpose)
+        assert not np.array_equal(*map(jax.random.key_data, (stream, base))), "the first text of a row draws from its row's key"
+        assert not dropout & {tuple(key) for key in np.asarray(jax.random.key_data(masking.row_keys(7, purpose, index)))}, purpose
 
 
 def test_dropout_changes_with_the_place_in_the_stream_and_the_run_and_with_nothing_else():

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from denseir_jax.core import console
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage
 from denseir_jax.core.config import located
@@ -32,6 +33,7 @@ def run_pretrain(run: Run) -> Mapping[str, Any]:
     parts = training.Parts.gather(run, config, config.corpus)
     objective = config.objective.build(parts.context)
     source = objective.rows(parts.store)
+    console.say("pretrain: " + ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in source.counts.items()))
     probe = None
     if config.cadence.probe:
         task = probes.halves(parts.store, config.probe_size, config.seed)

@@ -84,6 +84,7 @@ def open_tokens(run: Run, config: TrainingConfig, corpus: str) -> TokenStore:
     """The token store named by the config, or one prepared here from the corpus (under ``prepare/``)."""
     if config.tokens:
         artifacts.finished_run(config.tokens, ("prepare",))
+        _say_how_prepared(run, config.tokens)
         return TokenStore.open(Path(config.tokens))
     if not corpus:
         raise InputError("no text to train on: give the corpus as format:path, or config.tokens, a finished prepare run")
@@ -95,6 +96,20 @@ def open_tokens(run: Run, config: TrainingConfig, corpus: str) -> TokenStore:
     return TokenStore.open(run.path / "prepare")
 
 
+def _say_how_prepared(run: Run, tokens: str) -> None:
+    """Tokens may have been cut in another way than the card would cut them; its settings for that have no effect then."""
+
+    def settings(config: Any) -> dict[str, Any]:
+        of_split = {"blocks": ("block_length", "short_share"), "spans": ("span_tokens", "span_minimum")}.get(config["split"], ())
+        lengths = {name: config["template"][name] for name in ("query_length", "passage_length")}
+        return {"split": config["split"], **{name: config[name] for name in of_split}, **lengths}
+
+    made, wanted = settings(artifacts.read_json(Path(tokens) / artifacts.CONFIG)["config"]), settings(plain(run.config.prepare))
+    if made != wanted:
+        mine, theirs = (", ".join(f"{name}={value}" for name, value in found.items()) for found in (made, wanted))
+        console.say(f"{run.stage}: texts as prepared in {tokens}: {mine}; the card would cut them as {theirs}")
+
+
 def context(config: TrainingConfig, store: TokenStore, tokenizer: Tokenizer, start: warm_start.WarmStart | None) -> Context:
     """What objectives are built from; the warm start's shape wins over the card's, the tokenizer's vocabulary over both."""
     encoder, embedder = config.encoder, config.embedder
@@ -104,6 +119,10 @@ def context(config: TrainingConfig, store: TokenStore, tokenizer: Tokenizer, sta
                 f"{start.origin} was trained with another tokenizer than these tokens; prepare them with --config.tokenizer={start.origin}"
             )
         shape = {f.name for f in dataclasses.fields(EncoderConfig)} - _OURS
+        other = [name for name in sorted(shape - {"vocab_size"}) if getattr(start.encoder, name) != getattr(encoder, name)]
+        if other:
+            found = ", ".join(f"{name}={getattr(start.encoder, name)} (config: {getattr(encoder, name)})" for name in other)
+            console.say(f"the encoder's shape is that of {start.origin}: {found}")
         encoder = dataclasses.replace(encoder, **{name: getattr(start.encoder, name) for name in shape})
     encoder = dataclasses.replace(encoder, vocab_size=tokenizer.vocab_size)
     longest = max(store.template.query_length, store.template.passage_length)
@@ -208,8 +227,18 @@ def train_and_export(
         outputs = (warm_start.PARAMS, *sorted(folder.name for folder in run.path.glob("encoder*") if folder.is_dir()))
         shape = {"encoder": plain(parts.context.encoder), "embedder": plain(parts.context.embedder)}
         run.finish(metrics, outputs, **shape, **meta, **facts)
+        console.say(f"{run.stage}: step {step:,}: {_losses(last)}")
         console.say(f"{run.stage}: finished, parameters {metrics['params_sha256'][:12]} in {run.path}")
     return metrics
+
+
+_RATES = {"lr", "tokens_per_second", "steps_per_second", "padding_share", "data_wait_share", "eta_seconds", "grad_norm"}
+
+
+def _losses(last: Mapping[str, float]) -> str:
+    """The last log line's loss, its parts and accuracies, for a person."""
+    parts = {name: value for name, value in last.items() if name not in _RATES and name != "loss"}
+    return ", ".join(f"{name} {value:.4g}" for name, value in ({"loss": last.get("loss", float("nan"))} | parts).items())
 
 
 def export(run: Run, parts: Parts, objective: Objective, leaves: Mapping[str, Any]) -> str:

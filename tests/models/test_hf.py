@@ -70,6 +70,7 @@ def ours(folder, texts):
 
 
 def test_round_trip_is_exact(folder, tmp_path):
+    """T26."""
     read = hf.read_folder(folder)
     embedder = EmbedderConfig("mean", projection=6, normalize=True)
     assert (read.encoder, read.embedder, read.tokenizer) == (ENCODER, embedder, folder)

@@ -16,6 +16,7 @@ from denseir_jax.objectives.cocondenser import CoCondenser, CoCondenserConfig, s
 from denseir_jax.parallel import mesh as meshes
 from denseir_jax.parallel.mesh import MeshConfig
 from denseir_jax.train import step
+from denseir_jax.train.state import named
 
 ROWS = span_rows(8) | {"document": jnp.arange(8, dtype=jnp.int32)}  # every row a document of its own
 
@@ -137,7 +138,7 @@ def on_devices(shape: tuple[int, int, int], micro_batches: int) -> Any:
         return jax.tree.map(np.asarray, loss(params, batch, jax.random.key(1)))
 
 
-@pytest.mark.parametrize(("shape", "micro_batches"), [((8, 1, 1), 1), ((1, 1, 1), 4), ((2, 2, 1), 2)])
+@pytest.mark.parametrize(("shape", "micro_batches"), [((8, 1, 1), 1), ((1, 1, 1), 4)])  # both at once: train/test_step.py
 def test_devices_and_micro_batches_change_nothing(shape: tuple[int, int, int], micro_batches: int) -> None:
     """T21, T22: the loss, its gradient, and a weight of exactly 1 for MLM, on 8 devices or 4 at a time."""
     (whole, metrics), expected = on_devices((1, 1, 1), 1)
@@ -146,9 +147,9 @@ def test_devices_and_micro_batches_change_nothing(shape: tuple[int, int, int], m
     parts = {name: found[name][0] / found[name][1] for name in ("head_mlm", "late_mlm", "contrastive")}
     np.testing.assert_allclose(loss, sum(parts.values()), rtol=1e-6)
     assert [found[name][1] for name in parts] == [metrics[name][1] for name in parts]
-    biggest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected))
-    for got, want in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-5 * biggest, rtol=1e-4)
+    for name, want in named(expected).items():  # a key's bias has no true gradient: what is there is rounding
+        limit = 1e-6 if name.endswith("key/bias") else 1e-5 * np.abs(want).max()
+        np.testing.assert_allclose(named(gradients)[name], want, rtol=0, atol=limit, err_msg=name)
 
 
 def test_the_gradient_is_that_of_gathered_copies_times_their_number() -> None:

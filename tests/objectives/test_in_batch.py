@@ -22,6 +22,7 @@ MOVED = re.compile(r" = f32\[([\d,]*)\]\S* (all-reduce|all-gather|all-to-all|red
 
 
 def test_worked_values() -> None:
+    """T8."""
     np.testing.assert_allclose(contrastive.in_batch_nll(EYE, EYE, OWN).nll, math.log(1 + math.exp(-1)), rtol=1e-6)
     assert contrastive.in_batch_nll(EYE, EYE, OWN, temperature=0.05).nll.max() < 1e-8
     with jax.enable_x64(True):

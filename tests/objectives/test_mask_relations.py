@@ -72,6 +72,7 @@ def test_a_scheduled_mask_depends_on_the_stream_index_alone() -> None:
 
 
 def test_more_around_a_mask() -> None:
+    """T5."""
     first_of, more = MaskConfig(0.3), MaskConfig(0.5)
     first = masking.choose(first_of, text(), ENCODER_MASK)
     found = masking.choose_more(more, text(), first, DECODER_MASK)

@@ -68,7 +68,7 @@ def test_mlm_by_hand() -> None:
 
 
 def test_without_head_layers_late_layers_learn_nothing() -> None:
-    """Labelled tokens come from the early layer, and [CLS], the only late state that is read, has no label."""
+    """T11: Labelled tokens come from the early layer, and [CLS], the only late state that is read, has no label."""
     objective = condenser(n_head_layers=0, late_mlm=False)
     params = params_of(objective)
     assert "head" not in params
@@ -79,6 +79,7 @@ def test_without_head_layers_late_layers_learn_nothing() -> None:
 
 
 def test_skip_from_the_last_layer_is_a_deeper_bert() -> None:
+    """T12."""
     objective = condenser(skip_from=2, late_mlm=False)
     params = params_of(objective)
     deeper = mlm(context(layers=4))
@@ -88,6 +89,7 @@ def test_skip_from_the_last_layer_is_a_deeper_bert() -> None:
 
 
 def test_skip_from_zero_reads_the_embeddings() -> None:
+    """T12."""
     objective = condenser(skip_from=0, n_head_layers=0)
     params = params_of(objective)
     encoded = read(objective, params, ROWS)
@@ -98,6 +100,7 @@ def test_skip_from_zero_reads_the_embeddings() -> None:
 
 
 def test_the_head_sees_the_last_layer_through_cls_alone() -> None:
+    """T13."""
     objective = condenser(skip_from=1)
     params = params_of(objective)
     encoded = read(objective, params, ROWS)

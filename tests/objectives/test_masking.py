@@ -98,6 +98,7 @@ def test_greedy_fill_equals_plain_python(seed: int, rate: float, words: float) -
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**31 - 64), st.sampled_from([MaskConfig(0.15), MaskConfig(0.5, True), MaskConfig(1.0)]))
 def test_a_mask_is_whole_words_within_the_budget(index: int, config: MaskConfig) -> None:
+    """T4."""
     data = rows(np.random.default_rng(index), 32)
     masked = draw(config, data, index + np.arange(32, dtype=np.int32))
     budget = masking.budget_table(config, LENGTH)[0, data["length"]]
@@ -117,6 +118,7 @@ def test_a_mask_is_whole_words_within_the_budget(index: int, config: MaskConfig)
 
 
 def test_budgets() -> None:
+    """T4."""
     (table,) = masking.budget_table(MaskConfig(0.15), 512)
     assert [int(table[t + 2]) for t in (0, 1, 10, 30, 126)] == [1, 1, 2, 4, 19]  # 1.5 -> 2, 4.5 -> 4, 18.9 -> 19
     assert [int(masking.budget_table(MaskConfig(0.5, True), 12)[0, t]) for t in (5, 10, 12)] == [2, 5, 6]  # 2.5 -> 2
@@ -163,6 +165,7 @@ def test_eight_devices_draw_the_masks_of_one() -> None:
 
 
 def test_rates_over_many_draws() -> None:
+    """T4."""
     b, length = 6000, 122
     data = {"ids": np.full((b, length), 50, np.int32), "length": np.full(b, length, np.int32), "start": np.ones((b, length), np.int32)}
     data["ids"][:, 0], data["ids"][:, -1] = CLS, SEP

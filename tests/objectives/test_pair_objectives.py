@@ -116,6 +116,15 @@ def test_untied_towers_learn_apart() -> None:
 
 
 @pytest.mark.parametrize(("config", "rows"), [(IctConfig(), pair_rows()), (ContrastiveConfig(group_size=N), group_rows())])
+def test_padding(config: Any, rows: Any) -> None:
+    """T24, with an encoder that attends."""
+    objective = config.build(context(layers=1))
+    wider = {name: jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 5)]) if name.endswith("_ids") else x for name, x in rows.items()}
+    short, long = (run(objective, params_of(objective), found)[0] for found in (rows, wider))
+    np.testing.assert_allclose(long, short, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("config", "rows"), [(IctConfig(), pair_rows()), (ContrastiveConfig(group_size=N), group_rows())])
 def test_parts_equal_the_whole(config: Any, rows: Any) -> None:
     same_in_parts(config.build(SMALL), rows)
 

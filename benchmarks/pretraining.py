@@ -141,7 +141,7 @@ def prepared(links: Links, corpus: str, tasks: dict[str, str]) -> None:
     links.run("spans", dataclasses.replace(spoken, split="spans", span_tokens=32, span_minimum=8))
     links.run("documents", dataclasses.replace(spoken, split="none"))
     for task, dataset in tasks.items():
-        short = TextTemplate(query_length=24, passage_length=48, use_title=False)
+        short = TextTemplate(query_length=20, passage_length=40, use_title=False)
         links.run(f"tokens_{task}", dataclasses.replace(spoken, split="none", corpus=dataset, template=short))
         links.run(f"negatives_{task}", MineConfig(dataset=dataset, retriever="bm25", depth=50, hi=50, n=10))
 

@@ -96,6 +96,18 @@ def unit(vectors: Float[Array, "*s d"]) -> Float[Array, "*s d"]:
     return vectors * jax.lax.rsqrt(jnp.maximum(jnp.square(vectors).sum(-1, keepdims=True), 1e-24))
 
 
+def l2_queries(q: Float[Array, "*s d"]) -> Float[Array, "*s e"]:
+    """[2 q, 1, |q|^2]: the dot product with `l2_passages` of p is -|q - p|^2. Two dimensions more."""
+    square = jnp.square(q).sum(-1, keepdims=True)
+    return jnp.concatenate([2 * q, jnp.ones_like(square), square], axis=-1)
+
+
+def l2_passages(p: Float[Array, "*s d"]) -> Float[Array, "*s e"]:
+    """[p, -|p|^2, -1]; see `l2_queries`."""
+    square = jnp.square(p).sum(-1, keepdims=True)
+    return jnp.concatenate([p, -square, -jnp.ones_like(square)], axis=-1)
+
+
 def init_params(module: nn.Module, key: Any, *args: Any) -> dict[str, Any]:
     """The module's parameters as a plain nested dict; nothing is computed but the initial values."""
     params: dict[str, Any] = jax.jit(module.init)(key, *args).get("params", {})

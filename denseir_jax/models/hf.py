@@ -185,6 +185,7 @@ def write_folder(
     params: Mapping[str, Any],
     tokenizer: SavedTokenizer,
     template: TextTemplate,
+    euclidean: bool = False,
 ) -> None:
     """Write a folder that `read_folder`, transformers and sentence-transformers load; whole or not at all.
 
@@ -193,7 +194,7 @@ def write_folder(
     gives the dense vector alone. The vocabulary is cropped to its true size.
 
     Args:
-        params: {"encoder", ["mlm_head"], ["projection"]}, numpy or JAX.
+        params: {"encoder", ["mlm_head"], ["projection"]}, numpy or JAX. euclidean: vectors are compared by distance.
     Raises:
         InputError: pooling that sentence-transformers cannot express, or a tokenizer with more tokens than the encoder.
     """
@@ -209,7 +210,7 @@ def write_folder(
         save_file(contents, temporary / WEIGHTS, metadata={"format": "pt"})
         artifacts.write_json(temporary / "config.json", _config(encoder, tokenizer.pad_id, with_head=head is not None))
         tokenizer.save(temporary, longest)
-        sentence.write_modules(temporary, embedder, params, encoder.hidden, template, longest)
+        sentence.write_modules(temporary, embedder, params, encoder.hidden, template, longest, euclidean)
 
 
 def _config(encoder: EncoderConfig, pad_id: int, with_head: bool) -> dict[str, Any]:

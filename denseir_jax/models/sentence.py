@@ -115,12 +115,13 @@ def _read_projection(dense: Path, norm: Path, hidden: int) -> dict[str, Any]:
 
 
 def write_modules(
-    folder: Path, config: EmbedderConfig, params: Mapping[str, Any], hidden: int, template: TextTemplate, longest: int
+    folder: Path, config: EmbedderConfig, params: Mapping[str, Any], hidden: int, template: TextTemplate, longest: int, euclidean: bool
 ) -> None:
     """Write modules.json with the folders of its modules, the prompts and the length.
 
     Args:
         params: {"projection"} if the config has one. longest: most tokens a text; queries have no length of their own there.
+        euclidean: vectors are compared by distance.
     """
     modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
     pooling: dict[str, Any] = {"word_embedding_dimension": hidden}
@@ -146,7 +147,7 @@ def write_modules(
     )
     artifacts.write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
     prompts = {"query": template.query_prefix, "document": template.passage_prefix}
-    similarity = "cosine" if config.normalize else "dot"
+    similarity = "cosine" if config.normalize else "euclidean" if euclidean else "dot"
     artifacts.write_json(
         folder / "config_sentence_transformers.json",
         {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": similarity},

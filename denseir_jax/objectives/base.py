@@ -24,7 +24,7 @@ from denseir_jax.models.shape import EncoderConfig
 Params = dict[str, Any]
 Batch = Mapping[str, jax.Array]
 Pair = tuple[jax.Array, jax.Array]  # (sum, count)
-Similarity = Literal["dot", "cosine"]
+Similarity = Literal["dot", "cosine", "l2"]
 
 
 @dataclass(frozen=True)

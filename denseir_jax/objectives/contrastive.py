@@ -1,8 +1,8 @@
 """Contrastive fine-tuning: softmax NLL over the passages of all groups of the global batch (Karpukhin et al. 2020, section 3.2)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +16,11 @@ from denseir_jax.data.lines import BadRows
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
 from denseir_jax.data.training_set import GroupRows, read_training_set
-from denseir_jax.models.dense import unit
+from denseir_jax.models.dense import l2_passages, l2_queries, unit
 from denseir_jax.models.embedder import Embedder
+from denseir_jax.objectives import group_losses
 from denseir_jax.objectives.base import Batch, Context, Field, Objective, Pair, Params, Similarity, side_keys, token_counts
+from denseir_jax.objectives.losses import mean
 from denseir_jax.objectives.registry import register
 from denseir_jax.parallel import contrastive
 
@@ -32,9 +34,11 @@ class ContrastiveConfig:
 
     Attributes:
         group_size: passages of a group, the positive included. sources: pools of negatives to draw from; all if empty.
-        fill: what to do where a query has too few negatives. temperature: scores are divided by it. tied: one encoder for
-        both sides. in_batch: passages of other groups are candidates too. symmetric: positives must find their query too,
-        the two losses averaged.
+        fill: what to do where a query has too few negatives. similarity: dot, cosine, or l2: -||q - p||^2. temperature: scores
+        are divided by it. tied: one encoder for both sides. in_batch: passages of other groups are candidates too.
+        symmetric: positives must find their query too, the two losses averaged.
+        loss: nll, a softmax over all candidates; or of the own group alone (in_batch=False) one of `group_losses`: pairwise
+        (ANCE), hinge and soft_margin with their `margin`, bce.
     """
 
     name: str = "contrastive"
@@ -46,8 +50,12 @@ class ContrastiveConfig:
     tied: bool = True
     in_batch: bool = True
     symmetric: bool = False
+    loss: Literal["nll", "pairwise", "hinge", "soft_margin", "bce"] = "nll"
+    margin: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.loss != "nll" and self.in_batch:
+            raise ValueError(f"loss={self.loss!r} compares a query with its own group: it needs in_batch=False")
         if self.group_size < 1:
             raise ValueError(f"group_size={self.group_size} must be at least 1: the positive")
         if self.temperature <= 0:
@@ -59,9 +67,11 @@ class ContrastiveConfig:
         """The objective for a model and its data.
 
         Raises:
-            ConfigError: cosine between vectors with a lexical part.
+            ConfigError: cosine or l2 between vectors with a lexical part, l2 between vectors of length 1.
         """
-        if self.similarity == "cosine" and context.embedder.lexical:
+        if self.similarity == "l2" and context.embedder.normalize:
+            raise ConfigError("objective.similarity=l2 goes with embedder.normalize=false: between vectors of length 1 it orders as cosine")
+        if self.similarity != "dot" and context.embedder.lexical:
             raise ConfigError(f"embedder.lexical={context.embedder.lexical} goes with objective.similarity=dot: the two scores are added")
         return Contrastive(context, self)
 
@@ -137,9 +147,7 @@ class Contrastive:
         self, params: Params, side: str, ids: Int[Array, "b l"], length: Int[Array, " b"], keys: Key[Array, " b"] | None
     ) -> Float[Array, "b d"]:
         vectors = self.embedder.embed(params if self.config.tied else params[side], ids, length, keys)
-        if self.config.similarity == "dot":
-            return vectors
-        return unit(vectors)
+        return unit(vectors) if self.config.similarity == "cosine" else vectors
 
     def per_row(
         self, params: Params, rows: Batch, keys: Key[Array, " b"] | None, train: bool
@@ -157,20 +165,34 @@ class Contrastive:
     ) -> tuple[jax.Array, dict[str, Pair]]:
         """Metrics: accuracy, reciprocal rank, share of masked candidates, negatives a query."""
         query, passage, t = vectors["query"], vectors["passage"], self.config.temperature
+        if self.config.similarity == "l2":
+            query, passage = l2_queries(query), l2_passages(passage)
         b, n, d = passage.shape
         # A row's own positive counts as known whether or not the data lists it.
         known = jnp.concatenate([batch["known"], batch["passage_row"][:, :1]], axis=1)
         if self.config.in_batch:
             ids, flat = batch["passage_row"].reshape(-1, 1), passage.reshape(b * n, d)
             found = contrastive.in_batch_nll(query, flat, jnp.arange(b) * n, known, ids, t)
+            loss = found.nll.mean()
         else:
-            found = contrastive.own_group_nll(query, passage, _in_group(known, batch["passage_row"]), t)
-        loss = found.nll.mean()
+            blocked = _in_group(known, batch["passage_row"])
+            found = contrastive.own_group_nll(query, passage, blocked, t)
+            loss = found.nll.mean() if self.config.loss == "nll" else self._of_group(query, passage, blocked)
         if self.config.symmetric:  # a query is no negative of a passage that is known to answer it
             back = contrastive.in_batch_nll(passage[:, 0], query, jnp.arange(b), batch["passage_row"][:, :1], known, t)
             loss = (loss + back.nll.mean()) / 2
         counts = token_counts((batch["query_length"], self.context.query_length), (batch["passage_length"], self.context.passage_length))
         return loss, contrastive.rank_metrics(found) | contrastive.mask_metrics(found, b * n if self.config.in_batch else n) | counts
+
+    def _of_group(self, query: Float[Array, "b d"], passage: Float[Array, "b n d"], blocked: Bool[Array, "b n"]) -> Float[Array, ""]:
+        c = self.config
+        formulas: dict[str, Callable[..., Pair]] = {
+            "pairwise": group_losses.pairwise_nll,
+            "hinge": partial(group_losses.hinge, margin=c.margin),
+            "soft_margin": partial(group_losses.soft_margin, margin=c.margin),
+            "bce": group_losses.bce,
+        }
+        return mean(formulas[c.loss](contrastive.own_scores(query, passage) / c.temperature, (~blocked).at[:, 0].set(True)))
 
 
 def _in_group(known: Int[Array, "b p"], rows: Int[Array, "b n"]) -> Bool[Array, "b n"]:

@@ -69,8 +69,13 @@ def own_group_nll(
     queries: Float[Array, "b d"], groups: Float[Array, "b n d"], blocked: Bool[Array, "b n"], temperature: float = 1.0
 ) -> Ranked:
     """As `in_batch_nll`, each query against its own group alone, whose first member is the target."""
-    scores = _dot("bd,bnd->bn", queries, groups) / temperature
+    scores = own_scores(queries, groups) / temperature
     return _ranked(scores, jnp.broadcast_to(jnp.arange(groups.shape[1]) == 0, scores.shape), blocked)
+
+
+def own_scores(queries: Float[Array, "b d"], groups: Float[Array, "b n d"]) -> Float[Array, "b n"]:
+    """The dot products of each query with its own group, in float32 or wider."""
+    return _dot("bd,bnd->bn", queries, groups)
 
 
 def matches(known: Int[Array, "b p"], ids: Int[Array, "c q"]) -> Bool[Array, "b c"]:

@@ -17,7 +17,7 @@ from denseir_jax.search.devices import rows_over_devices
 from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.lexical import Vectors
 
-Similarity = Literal["dot", "cosine"]
+Similarity = Literal["dot", "cosine", "l2"]
 Found = tuple[Float[np.ndarray, "q k"], Int[np.ndarray, "q k"]]
 
 
@@ -45,8 +45,24 @@ def unit(vectors: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(vectors.dtype)
 
 
-def check_queries(queries: Float[np.ndarray, "q d"], dimension: int, similarity: Similarity) -> Float[np.ndarray, "q d"]:
-    """Queries as float32, of length 1 for cosine.
+def query_side(vectors: Float[np.ndarray, "n d"], similarity: Similarity) -> Float[np.ndarray, "n e"]:
+    """Vectors whose dot product with `passage_side` is the similarity: of length 1 for cosine; for l2 [2 q, 1, |q|^2]."""
+    if similarity != "l2":
+        return unit(vectors) if similarity == "cosine" else vectors
+    square = np.square(vectors).sum(1, keepdims=True)
+    return np.concatenate([2 * vectors, np.ones_like(square), square], axis=1)
+
+
+def passage_side(vectors: Float[np.ndarray, "n d"], similarity: Similarity) -> Float[np.ndarray, "n e"]:
+    """See `query_side`; for l2 [p, -|p|^2, -1], so that the product is -|q - p|^2."""
+    if similarity != "l2":
+        return unit(vectors) if similarity == "cosine" else vectors
+    square = np.square(vectors).sum(1, keepdims=True)
+    return np.concatenate([vectors, -square, -np.ones_like(square)], axis=1)
+
+
+def check_queries(queries: Float[np.ndarray, "q d"], dimension: int, similarity: Similarity) -> Float[np.ndarray, "q e"]:
+    """Queries as float32, as `query_side` makes them.
 
     Raises:
         InputError: another dimension than the index, or NaN or Inf among them.
@@ -57,7 +73,7 @@ def check_queries(queries: Float[np.ndarray, "q d"], dimension: int, similarity:
     bad = np.flatnonzero(~np.isfinite(queries).all(axis=1))
     if len(bad):
         raise InputError(f"query vector {bad[0]} is not finite (NaN or Inf), one of {len(bad)} such")
-    return unit(queries) if similarity == "cosine" else queries
+    return query_side(queries, similarity)
 
 
 class ExactIndex:
@@ -67,7 +83,7 @@ class ExactIndex:
     its scores are computed on the host and added to the dense ones.
 
     Args:
-        vectors: the corpus. similarity: dot, or cosine (both sides of length 1).
+        vectors: the corpus. similarity: dot, cosine (both sides of length 1), or l2: -|q - p|^2.
         block_rows, query_rows: sizes of one matmul; block_rows x query_rows x 4 bytes of scores exist at once.
     """
 
@@ -98,8 +114,8 @@ class ExactIndex:
         nothing = np.full((size, k), -np.inf, np.float32), np.full((size, k), -1, np.int32)
         best = [jax.device_put(nothing, split)] * len(chunks)
         for start, block in self.vectors.blocks(self.block_rows):
-            rows = np.zeros((self.block_rows, block.shape[1]), np.float32)
-            rows[: len(block)] = unit(block) if self.similarity == "cosine" else block
+            rows = np.zeros((self.block_rows, queries.shape[1]), np.float32)
+            rows[: len(block)] = passage_side(block, self.similarity)
             device_rows = jax.device_put(rows, whole)
             added = self._lexical_scores(words, start, range(0, len(padded), size))
             found = zip(chunks, best, added, strict=True)
@@ -162,11 +178,10 @@ def _query_words(queries: Vectors, vectors: Embeddings) -> csr_array | None:
 
 def row_scorer(vectors: Embeddings, queries: Vectors, similarity: Similarity) -> Callable[[int, Int[np.ndarray, " k"]], np.ndarray]:
     """A function of a query's number and row numbers: the true scores of these rows, computed on the host."""
-    side: Callable[[np.ndarray], np.ndarray] = unit if similarity == "cosine" else np.asarray
-    dense, words = side(lexical.dense_of(queries)), _query_words(queries, vectors)
+    dense, words = query_side(lexical.dense_of(queries), similarity), _query_words(queries, vectors)
 
     def score(query: int, rows: Int[np.ndarray, " k"]) -> np.ndarray:
-        found: np.ndarray = side(vectors.take(rows)) @ dense[query]
+        found: np.ndarray = passage_side(vectors.take(rows), similarity) @ dense[query]
         return found if words is None else found + lexical.scores(words[query : query + 1], vectors.lexical_take(rows))[0]
 
     return score

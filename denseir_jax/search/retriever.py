@@ -97,7 +97,7 @@ def save_retriever(
     for name, params in towers.items():
         folder = run_folder / (FOLDER if tied else f"{FOLDER}_{name}")
         kept = {part: params[part] for part in Embedder(encoder, embedder).parts}
-        hf.write_folder(folder, encoder, embedder, kept, tokenizer, template)
+        hf.write_folder(folder, encoder, embedder, kept, tokenizer, template, euclidean=similarity == "l2")
         hashes[name] = _tower_sha256(_read_tower(folder, embedder.lexical))  # of what a reader gets, not of what was meant
     facts = {
         "template": dataclasses.asdict(template),
@@ -190,10 +190,10 @@ def _read_tower(folder: Path, lexical: int = 0) -> Tower:
 
 
 def _similarity(folder: Path, tower: Tower) -> Similarity:
-    """What a published model says; cosine if its vectors have length 1, else dot."""
+    """What a published model says; cosine if its vectors have length 1, else l2 or dot."""
     path = folder / "config_sentence_transformers.json"
     said = artifacts.read_json(path).get("similarity_fn_name") if path.exists() else None
-    return "cosine" if said == "cosine" or tower.embedder.config.normalize else "dot"
+    return "cosine" if said == "cosine" or tower.embedder.config.normalize else "l2" if said == "euclidean" else "dot"
 
 
 def _tower_sha256(tower: Tower) -> str:

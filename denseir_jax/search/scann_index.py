@@ -19,7 +19,7 @@ from denseir_jax.core.errors import InputError
 from denseir_jax.data.facts import read_facts
 from denseir_jax.models.embedder import WordVectors
 from denseir_jax.search.embeddings import Embeddings
-from denseir_jax.search.index import ExactIndex, Found, Index, Similarity, check_queries, unit
+from denseir_jax.search.index import ExactIndex, Found, Index, Similarity, check_queries, passage_side
 from denseir_jax.search.lexical import Vectors, dense_of
 from denseir_jax.search.quiet import quiet_library
 
@@ -133,8 +133,8 @@ def build(
     """Build in memory (the vectors as float32, once), then widen the search until the recall target is met."""
     scann = _scann()
     matrix = vectors.whole()
-    matrix = unit(matrix) if similarity == "cosine" else matrix
-    n, dimension = matrix.shape
+    dimension = matrix.shape[1]
+    matrix, n = passage_side(matrix, similarity), len(matrix)
     leaves = min(config.leaves or max(round(math.sqrt(n)), 1), n // 16)
     k = min(k, n)
     say(f"index: building ScaNN over {n:,} x {dimension} vectors, {leaves} leaves")
@@ -148,7 +148,7 @@ def build(
         searcher = plan.build()
     chosen = np.sort(np.random.default_rng(seed).permutation(len(queries))[: config.sample])
     sample = check_queries(queries[chosen], dimension, similarity)
-    exact, _ = ExactIndex(vectors, similarity).search(sample, k)
+    exact, _ = ExactIndex(vectors, similarity).search(queries[chosen], k)
     breadth = _widen(searcher, matrix, sample, exact, leaves, config.recall)
     facts = {"kind": "scann", "n": n, "dimension": dimension, "similarity": similarity, "leaves": leaves, "k": k, "sample": len(sample)}
     say(f"index: recall@{k} {breadth['recall']:.3f} with {breadth['leaves_to_search']} of {leaves} leaves")

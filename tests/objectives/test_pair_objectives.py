@@ -104,6 +104,37 @@ def test_contrastive_by_numpy(config: ContrastiveConfig) -> None:
     assert objective.similarity == config.similarity
 
 
+@pytest.mark.parametrize("similarity", ["dot", "l2"])
+@pytest.mark.parametrize("loss", ["pairwise", "hinge", "soft_margin", "bce"])
+def test_losses_of_the_own_group_by_numpy(loss: Any, similarity: Any) -> None:
+    objective = ContrastiveConfig(group_size=N, in_batch=False, loss=loss, margin=0.3, temperature=0.5, similarity=similarity).build(SMALL)
+    found, metrics, vectors = run(objective, params_of(objective), group_rows())
+    q, p = np.asarray(vectors["query"], np.float64), np.asarray(vectors["passage"], np.float64)
+    s = (np.einsum("bd,bnd->bn", q, p) if similarity == "dot" else -np.square(q[:, None] - p).sum(-1)) / 0.5
+    gaps, keep = s[:, 1:] - s[:, :1], np.ones((B, N - 1))
+    keep[1, 0] = 0  # known to answer query 1
+    cell = {
+        "pairwise": np.logaddexp(0, gaps),
+        "hinge": np.maximum(0.3 + gaps, 0),
+        "soft_margin": np.logaddexp(0, 0.3 + gaps),
+        "bce": np.logaddexp(0, s[:, 1:]),
+    }[loss]
+    expected = (keep * cell).sum() / keep.sum()
+    if loss == "bce":
+        expected = (np.logaddexp(0, -s[:, 0]) + (keep * cell).sum(1)).mean()
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert metrics["masked_candidates"] == (1, B * (N - 1)) and objective.similarity == similarity
+
+
+def test_distances_as_dot_products_in_the_batch() -> None:
+    objective = ContrastiveConfig(group_size=N, similarity="l2").build(SMALL)
+    rows = group_rows() | {"known": jnp.full((B, 1), -1), "passage_row": jnp.arange(B * N).reshape(B, N)}
+    loss, _, vectors = run(objective, params_of(objective), rows)
+    q, p = np.asarray(vectors["query"], np.float64), np.asarray(vectors["passage"], np.float64).reshape(B * N, -1)
+    scores = -np.square(q[:, None] - p[None]).sum(-1)
+    np.testing.assert_allclose(loss, nll(scores, np.arange(B) * N, np.zeros_like(scores, bool)).mean(), rtol=1e-4)
+
+
 def test_untied_towers_learn_apart() -> None:
     objective = ContrastiveConfig(group_size=N, tied=False).build(SMALL)
     params, rows = params_of(objective), group_rows()
@@ -137,6 +168,7 @@ def test_parts_equal_the_whole(config: Any, rows: Any) -> None:
         (IctConfig, {"chunk_min": 9, "chunk_max": 8}, "chunk_min=9"),
         (ContrastiveConfig, {"group_size": 0}, "group_size=0"),
         (ContrastiveConfig, {"in_batch": False, "group_size": 1}, "in_batch=False"),
+        (ContrastiveConfig, {"loss": "hinge"}, "needs in_batch=False"),
         (ContrastiveConfig, {"similarity": "cosin"}, "did you mean 'cosine'"),
     ],
 )

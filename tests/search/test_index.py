@@ -18,23 +18,25 @@ def corpus(n: int, d: int, seed: int = 0) -> Embeddings:
     return Embeddings.of_array([f"d{i}" for i in range(n)], points)
 
 
-def brute_force(vectors: np.ndarray, queries: np.ndarray, k: int, cosine: bool) -> tuple[np.ndarray, np.ndarray]:
+def brute_force(vectors: np.ndarray, queries: np.ndarray, k: int, similarity: str) -> tuple[np.ndarray, np.ndarray]:
     vectors, queries = vectors.astype(np.float64), queries.astype(np.float64)
-    if cosine:
+    if similarity == "cosine":
         vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
         queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
     scores = queries @ vectors.T
+    if similarity == "l2":
+        scores = -np.square(queries[:, None] - vectors[None]).sum(-1)
     rows = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(scores, rows, 1), rows
 
 
-@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+@pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])
 @pytest.mark.parametrize("block_rows", [16, 64, 4096])
 def test_exact_equals_brute_force_in_any_block_size(similarity: str, block_rows: int) -> None:
     vectors = corpus(203, 12)
     queries = np.random.default_rng(1).normal(size=(21, 12)).astype(np.float32)
     scores, rows = ExactIndex(vectors, similarity, block_rows=block_rows, query_rows=8).search(queries, 30)
-    expected_scores, expected_rows = brute_force(vectors.whole(), queries, 30, similarity == "cosine")
+    expected_scores, expected_rows = brute_force(vectors.whole(), queries, 30, similarity)
     np.testing.assert_array_equal(rows, expected_rows)
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-5, atol=1e-5)
 
@@ -106,7 +108,7 @@ def test_scann_reaches_the_recall_that_it_reports(built: tuple[Embeddings, np.nd
     vectors, queries, index = built
     assert index.facts["recall"] >= 0.95 and index.facts["sample"] == 40
     scores, rows = index.search(queries, 50)
-    _, expected = brute_force(vectors.whole(), queries, 50, cosine=True)
+    _, expected = brute_force(vectors.whole(), queries, 50, "cosine")
     overlap = np.mean([len(set(a) & set(b)) / 50 for a, b in zip(rows, expected, strict=True)])
     assert overlap > 0.9
     assert (np.diff(np.where(np.isfinite(scores), scores, -9), axis=1) <= 1e-6).all()
@@ -116,9 +118,19 @@ def test_scann_with_all_leaves_and_candidates_is_exact(built: tuple[Embeddings, 
     vectors, queries, index = built
     wide = ScannIndex(index._searcher, {**index.facts, "leaves_to_search": index.facts["leaves"], "candidates": vectors.n})
     scores, rows = wide.search(queries, 20)
-    expected_scores, expected = brute_force(vectors.whole(), queries, 20, cosine=True)
+    expected_scores, expected = brute_force(vectors.whole(), queries, 20, "cosine")
     np.testing.assert_allclose(scores, expected_scores, atol=2e-5)
     assert np.mean(rows == expected) > 0.99  # equal up to scores closer than float32 tells apart
+
+
+def test_scann_orders_by_distance(built: tuple[Embeddings, np.ndarray, ScannIndex]) -> None:
+    vectors, queries, _ = built
+    index = scann_index.build(vectors, "l2", queries, 10, ScannConfig(sample=20, recall=1.0), seed=0)
+    scores, rows = index.search(queries[:20], 10)
+    expected_scores, expected = brute_force(vectors.whole(), queries[:20], 10, "l2")
+    assert index.facts["recall"] == 1 and index.facts["dimension"] == 24
+    assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(rows, expected, strict=True)]) > 0.95
+    np.testing.assert_allclose(scores[:, 0], expected_scores[:, 0], atol=1e-3)
 
 
 def test_an_underfilled_search_has_short_lines_and_no_made_up_document(built: tuple[Embeddings, np.ndarray, ScannIndex]) -> None:

@@ -19,6 +19,15 @@ def test_a_tied_run_comes_back(run_folder: Path) -> None:
     assert found.params_sha256 == load_retriever(f"hf:{run_folder / 'encoder'}").params_sha256
 
 
+def test_distances_are_known_to_who_reads_the_folder_alone(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", similarity="l2")
+    assert load_retriever(f"run:{folder}").similarity == load_retriever(f"hf:{folder / 'encoder'}", TEMPLATE).similarity == "l2"
+    (folder / "encoder" / "denseir.json").unlink()
+    assert load_retriever(f"hf:{folder / 'encoder'}", TEMPLATE).similarity == "l2"
+    said = artifacts.read_json(folder / "encoder" / "config_sentence_transformers.json")
+    assert said["similarity_fn_name"] == "euclidean"
+
+
 def test_an_untied_run_has_two_towers(run_folder: Path, untied_run_folder: Path) -> None:
     found, tied = load_retriever(f"run:{untied_run_folder}"), load_retriever(f"run:{run_folder}")
     pairs = zip(jax.tree.leaves(found.query.params), jax.tree.leaves(found.passage.params), jax.tree.leaves(tied.query.params), strict=True)

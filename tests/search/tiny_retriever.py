@@ -38,15 +38,15 @@ def weights(shapes: Any, seed: int) -> Any:
     return jax.tree.map(lambda leaf: rng.normal(scale=0.3, size=leaf.shape).astype(np.float32), shapes)
 
 
-def write_run(folder: Path, seed: int = 0, untied: bool = False, lexical: int = 0) -> Path:
+def write_run(folder: Path, seed: int = 0, untied: bool = False, lexical: int = 0, similarity: str = "") -> Path:
     """A finished run folder with a retriever in it."""
     words = tokenizer()
     encoder = EncoderConfig(words.vocab_size, hidden=32, layers=1, heads=2, intermediate=48, max_length=64)
-    embedder = EmbedderConfig(pooling="mean", normalize=not lexical, lexical=lexical)
+    embedder = EmbedderConfig(pooling="mean", normalize=not lexical and similarity in ("", "cosine"), lexical=lexical)
     shapes = jax.eval_shape(Embedder(encoder, embedder).init, jax.random.key(0))
     seeds = {"query": seed, "passage": seed + 100} if untied else {"encoder": seed}
     towers = {name: weights(shapes, number) for name, number in seeds.items()}
     run = Run(folder, "finetune", embedder).open({})
-    save_retriever(folder, towers, encoder, embedder, words, TEMPLATE, "dot" if lexical else "cosine")
+    save_retriever(folder, towers, encoder, embedder, words, TEMPLATE, similarity or ("dot" if lexical else "cosine"))
     run.finish({}, outputs=["encoder"])
     return folder

@@ -22,10 +22,14 @@ class BadRows:
     """What happens to rows that cannot be used: refuse the file at the first, or skip and count them by reason.
 
     Counts are kept by file and begin anew when a file is read again, so a second pass does not count twice.
+
+    Attributes:
+        place: (path, line) that was read last, or None where no lines are read: where the row in hand came from.
     """
 
     def __init__(self, policy: Literal["error", "skip"] = "error"):
         self.policy = policy
+        self.place: tuple[str, int] | None = None
         self._files: dict[str, Counter[str]] = {}
 
     def begin(self, path: str) -> None:
@@ -85,6 +89,7 @@ def open_text(path: str, bad: BadRows | None = None) -> Iterator[tuple[int, str]
         if text.isspace() or not text:
             bad.count(path, BLANK)
             continue
+        bad.place = (path, number)
         yield number, text
 
 

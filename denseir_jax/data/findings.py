@@ -59,7 +59,8 @@ class Findings(BadRows):
     def bad(self, path: str, line: int, reason: str, detail: str = "") -> None:
         """Count one row, and keep the place of the first for this reason."""
         super().bad(path, line, reason, detail)
-        self._firsts.setdefault(path, {}).setdefault(reason, f"{shown(path)}:{line}{':' if not detail.startswith(':') else ''}{detail}")
+        joint = "" if detail[:1] in (":", ";") else ":"
+        self._firsts.setdefault(path, {}).setdefault(reason, f"{shown(path)}:{line}{joint}{detail}")
 
     def note(self, what: str, first: str, remedy: str, fault: bool, count: int = 1, of: str = "") -> None:
         """Something is wrong, `count` times more. `of` keeps apart what is the same in different places (a split)."""

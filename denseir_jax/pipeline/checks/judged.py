@@ -47,9 +47,20 @@ class Queries:
 
 
 def read_split(
-    findings: Findings, dataset: Dataset, split: str, table: Table, template: TextTemplate, count: Count | None, trains: bool
+    findings: Findings,
+    dataset: Dataset,
+    split: str,
+    table: Table,
+    template: TextTemplate,
+    count: Count | None,
+    trains: bool,
+    looked_at: set[int],
 ) -> tuple[Queries, Qrels]:
-    """Judgments and query texts of a split, and what is wrong with them. `trains`: it is what will be learnt from."""
+    """Judgments and query texts of a split, and what is wrong with them.
+
+    Args:
+        trains: it is what would be learnt from. looked_at: hashes of queries that are in other splits too; theirs are added.
+    """
     queries, qrels, texts = Queries(split, trains), Qrels(), dict[str, str]()
     findings.place = None
     with findings.going_on():
@@ -59,26 +70,30 @@ def read_split(
         _note_without_text(findings, split, qrels, texts)
     findings.place = None  # both are in memory: the last line read is not the row in hand
     for id, text in texts.items():
-        _add_text(findings, queries, id, text)
+        _add_text(findings, queries, id, text, looked_at)
     _add_tokens(queries, list(texts.values()), template, count)
     queries.judgments = sum(map(len, qrels.values()))
     queries.usable = _look_up(findings, split, qrels, texts, table, trains)
     return queries, qrels
 
 
-def _add_text(findings: Findings, queries: Queries, id: str, text: str) -> None:
+def _add_text(findings: Findings, queries: Queries, id: str, text: str, looked_at: set[int]) -> None:
     name = f"{queries.name}: query {id!r}"
     queries.characters.append(len(text))
     queries.ids.add(hash(id))
-    key = text_key(text)
-    if key == NO_TEXT:
+    key, known = text_key(text), len(looked_at)
+    looked_at.add(hash((id, text)))
+    new = len(looked_at) > known
+    if key == NO_TEXT and new:
         findings.note("query without text", findings.where(name), "give it a text, or take it out", fault=True)
+    if key == NO_TEXT:
         return
     if queries.texts.setdefault(key, id) != id and queries.learnt:
         first = f"{findings.where(name)} has the text of {queries.texts[key]!r}"
         remedy = "join them: the positives of one are negatives for the other where batches are compared"
         findings.note(f"query in {queries.name} with the text of an earlier one", first, remedy, fault=False)
-    note_characters(findings, text, name)
+    if new:
+        note_characters(findings, text, name)
 
 
 def _add_tokens(queries: Queries, texts: Sequence[str], template: TextTemplate, count: Count | None) -> None:
@@ -133,7 +148,7 @@ def note_overlap(findings: Findings, learnt: Queries, others: Iterable[Queries])
 
 
 def read_training_set(
-    findings: Findings, path: Path, table: Table, qrels: Qrels, template: TextTemplate, count: Count | None
+    findings: Findings, path: Path, table: Table, qrels: Qrels, template: TextTemplate, count: Count | None, looked_at: set[int]
 ) -> tuple[Queries, dict[str, Any]]:
     """A training set's examples against the corpus and the judgments of the split that it is made of.
 
@@ -146,7 +161,7 @@ def read_training_set(
     findings.place = None
     with findings.going_on():
         for example in console.progress(read_examples(path, findings), "check_data: reading the training set", None, "queries"):
-            _add_text(findings, queries, example.query_id, example.query)
+            _add_text(findings, queries, example.query_id, example.query, looked_at)
             texts.append(example.query)
             queries.usable += _check_example(findings, example, table, qrels.get(example.query_id, {}), lost)
             positives += len(example.positives)

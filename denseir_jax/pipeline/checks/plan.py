@@ -8,6 +8,7 @@ from denseir_jax.core.console import duration
 from denseir_jax.models.shape import EncoderConfig, padded_vocab
 
 _FLOAT32 = 4  # bytes
+_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _BYTES = {"float16": 2, "float32": 4}
 
 
@@ -90,5 +91,5 @@ def _steps(plan: PlanConfig, rows: int) -> list[Line]:
 
 
 def _memory(name: str, size: float, formula: str) -> Line:
-    unit, factor = ("GiB", 2**30) if size >= 2**30 else ("MiB", 2**20)
+    unit, factor = next(((unit, factor) for unit, factor in _UNITS if size >= factor), _UNITS[-1])
     return Line(name, size, f"{size / factor:,.1f} {unit}", formula, False)

@@ -11,7 +11,7 @@ from denseir_jax.pipeline.checks.plan import Line
 
 def text(report: Mapping[str, Any], findings: Sequence[Finding], figures: Sequence[Line]) -> str:
     """What was read, what is wrong with it, what training would take, and a verdict."""
-    out = [f"{report['source']}: {report['corpus']['passages']:,} passages"]
+    out = [f"{report['source']} holds {report['corpus']['passages']:,} passages"]
     out += _sizes("passages", report["corpus"])
     for name, facts in report.get("splits", {}).items():
         out += _sizes(name, facts)
@@ -37,6 +37,6 @@ def _sizes(name: str, facts: Mapping[str, Any]) -> list[str]:
     if "queries" in facts:
         judged = f", {facts['judgments']:,} judgments" if facts["judgments"] else ""
         pools = "".join(f", {count:,} negatives {pool}" for pool, count in facts.get("negatives", {}).items())
-        lines.append(f"{name}: {facts['queries']:,} queries, {facts['usable']:,} with a positive in the corpus{judged}{pools}")
+        lines.append(f"{name}: {facts['queries']:,} queries with a text, {facts['usable']:,} with a positive in the corpus{judged}{pools}")
     lines += [f"  {unit:<11} {lengths.as_text(facts[unit])}" for unit in ("characters", "tokens") if unit in facts]
     return lines

@@ -156,10 +156,10 @@ def _judged(
     report: dict[str, Any],
 ) -> tuple[Queries | None, dict[str, Any]]:
     """Every split, and the training set; what would be learnt from, if anything, and the splits' facts."""
-    splits, qrels, facts = dict[str, Queries](), Qrels(), dict[str, Any]()
+    splits, qrels, facts, looked_at = dict[str, Queries](), Qrels(), dict[str, Any](), set[int]()
     for split in dataset.splits:
         trains = split == config.split and not config.training_set
-        splits[split], judgments = judged.read_split(findings, dataset, split, table, template, count, trains)
+        splits[split], judgments = judged.read_split(findings, dataset, split, table, template, count, trains, looked_at)
         facts[split] = splits[split].facts(template)
         qrels |= judgments if split == config.split else {}
     learnt = splits.get(config.split)
@@ -167,7 +167,7 @@ def _judged(
         learnt = Queries("training set", True)
         with findings.going_on():
             path = _training_set_file(Path(config.training_set))
-            learnt, report["training_set"] = judged.read_training_set(findings, path, table, qrels, template, count)
+            learnt, report["training_set"] = judged.read_training_set(findings, path, table, qrels, template, count, looked_at)
             report["training_set"] |= learnt.facts(template)
     if learnt is None:
         first = f"there are {', '.join(dataset.splits) or 'none'}"

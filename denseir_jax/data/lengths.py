@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+_LEAST = 0.005  # of all texts, for a bin at an end to be shown by itself
+
 
 def summary(lengths: Int[np.ndarray, " n"], limit: int | None = None) -> dict[str, Any]:
     """``n``, ``median``, ``p95`` (95% are no longer), ``longest``, ``histogram``; with a limit ``limit``, ``truncated``.
@@ -31,15 +33,17 @@ def summary(lengths: Int[np.ndarray, " n"], limit: int | None = None) -> dict[st
 
 
 def as_text(found: Mapping[str, Any]) -> str:
-    """A summary in one line; bins of less than half a percent at either end are put with their neighbour."""
+    """A summary in one line; bins of less than half a percent at either end are put together."""
     if not found["n"]:
         return "none"
     text = f"median {found['median']:,}, 95% {found['p95']:,}, longest {found['longest']:,}"
     if "limit" in found:
         text += f"; {found['truncated']:.1%} cut at {found['limit']:,}"
     bins = [(bound, count / found["n"]) for bound, count in found["histogram"]]
-    while len(bins) > 1 and bins[0][1] < 0.005:
+    while len(bins) > 1 and bins[0][1] < _LEAST:
         bins[:2] = [(bins[1][0], bins[0][1] + bins[1][1])]
-    while len(bins) > 1 and bins[-1][1] < 0.005:
-        bins[-2:] = [(bins[-1][0], bins[-2][1] + bins[-1][1])]
-    return f"{text}  |  " + "  ".join(f"<{bound:,} {share:.0%}" for bound, share in bins)
+    rest = 0.0
+    while len(bins) > 1 and bins[-1][1] < _LEAST:
+        rest += bins.pop()[1]
+    shown = [f"<{bound:,} {share:.0%}" for bound, share in bins] + ([f"longer {rest:.1%}"] if rest else [])
+    return f"{text}  |  {'  '.join(shown)}"

@@ -57,17 +57,17 @@ class Table:
     @property
     def keys(self) -> Int[np.ndarray, " n"]:
         """See the class."""
-        return np.asarray(self._keys)
+        return _numbers(self._keys)
 
     @property
     def characters(self) -> Int[np.ndarray, " n"]:
         """See the class."""
-        return np.asarray(self._characters)
+        return _numbers(self._characters)
 
     @property
     def tokens(self) -> Int[np.ndarray, " m"]:
         """See the class."""
-        return np.asarray(self._tokens)
+        return _numbers(self._tokens)
 
     def name(self, row: int) -> str:
         """The id in this row."""
@@ -79,12 +79,17 @@ class Table:
         if not len(self) or not len(wanted):
             return np.full(len(wanted), -1, np.int64)
         if self._sorted is None:
-            hashes = np.asarray(self._hashes)
+            hashes = _numbers(self._hashes)
             order = np.argsort(hashes, kind="stable")
             self._sorted = hashes[order], order
         hashes, order = self._sorted
         at = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
         return np.where(hashes[at] == wanted, order[at], -1)
+
+
+def _numbers(kept: Any) -> np.ndarray:
+    """An array of the letter q as int64, without a copy. NumPy takes the letter q for a type of its own, not for int64."""
+    return np.asarray(kept).view(np.int64)
 
 
 def text_key(text: str) -> int:

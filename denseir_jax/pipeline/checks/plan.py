@@ -43,7 +43,7 @@ class Line:
     """One figure: its name, the number, how it is written, its formula, and whether it is counted or estimated."""
 
     name: str
-    value: float
+    value: int | float
     shown: str
     formula: str
     exact: bool
@@ -90,6 +90,6 @@ def _steps(plan: PlanConfig, rows: int) -> list[Line]:
     ]  # fmt: skip
 
 
-def _memory(name: str, size: float, formula: str) -> Line:
+def _memory(name: str, size: int, formula: str) -> Line:
     unit, factor = next(((unit, factor) for unit, factor in _UNITS if size >= factor), _UNITS[-1])
     return Line(name, size, f"{size / factor:,.1f} {unit}", formula, False)

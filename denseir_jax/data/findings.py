@@ -12,7 +12,7 @@ _UNREADABLE = "source that cannot be read"
 _BAD_ROW = "mend these rows, or leave them out of every stage with --config.on_bad_row=skip"
 _REMEDIES = {
     "not UTF-8": "convert the file to UTF-8 (iconv -f latin1 -t utf-8, if that is what it is)",
-    "duplicate id": "keep one passage or query an id; the first was taken here",
+    "duplicate id": "keep one row of an id; the first was taken here",
     "key twice": "keep one of the two values",
     "positive among the negatives": "mine again, or take these ids out of the negatives: they would be learnt as wrong answers",
     "query without positives": "add positives, or take the query out: nothing can be learnt from it",

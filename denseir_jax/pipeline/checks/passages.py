@@ -139,7 +139,7 @@ def _note_repeated(table: Table, findings: Findings) -> None:
     findings.note(
         "passage with the text of an earlier one",
         f"{table.name(row)!r} has the text of {table.name(earlier)!r}",
-        "nothing for training, where equal texts are no negatives of each other; take them out if results should not repeat themselves",
+        "take one of two out: where one is the answer the other is too; training knows only those whose tokens, title included, are equal",
         fault=False,
         count=len(again),
     )

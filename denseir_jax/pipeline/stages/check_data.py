@@ -1,7 +1,7 @@
 """The stage `check_data`: what is wrong with a dataset, all of it at once and before any device is touched.
 
-The other stages stop at the first fault. This one reads everything once, notes every kind of fault with its count and its
-first place, and says what to do. It ends with exit code 2 if training would be wrong; warnings alone end with 0.
+The other stages stop at the first fault. This one goes on: the corpus is streamed once, and every kind of fault is noted
+with its count, its first place and what to do. It ends with exit code 2 if training would be wrong; warnings alone end with 0.
 """
 
 import contextlib

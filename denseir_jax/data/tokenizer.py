@@ -166,7 +166,8 @@ def load_tokenizer(path: str | Path, lowercase: bool = True) -> Tokenizer:
     The two folders may also be written ``hf:DIR`` and ``run:DIR``, as where a model is named.
 
     Args:
-        path: of a folder, ``tokenizer.json`` is preferred to ``vocab.txt`` + ``tokenizer_config.json``.
+        path: of a folder, ``tokenizer.json`` is preferred to ``vocab.txt`` (BERT) or ``vocab.json`` and ``merges.txt`` (RoBERTa)
+            with ``tokenizer_config.json``.
         lowercase: for a bare ``vocab.txt``, which does not say it.
     Raises:
         InputError: nothing of the kind is there, it cannot be read, or a special token is missing.
@@ -177,9 +178,11 @@ def load_tokenizer(path: str | Path, lowercase: bool = True) -> Tokenizer:
             return _load_json(path / "tokenizer.json")
         if (path / "vocab.txt").exists():
             return _load_vocab_folder(path, lowercase)
+        if (path / "vocab.json").exists() and (path / "merges.txt").exists():
+            return _load_bpe_folder(path)
         if (path / FOLDER).is_dir():
             return load_tokenizer(path / FOLDER, lowercase)
-        raise InputError(f"{path} holds no tokenizer; expected tokenizer.json, vocab.txt or the folder {FOLDER}/ in it")
+        raise InputError(f"{path} holds no tokenizer; expected tokenizer.json, vocab.txt, vocab.json with merges.txt, or {FOLDER}/ in it")
     if not path.exists():
         raise InputError(f"tokenizer {path} does not exist; expected vocab.txt, tokenizer.json, or a folder that holds one")
     return _load_json(path) if path.suffix == ".json" else wordpiece(_read_vocab(path), lowercase, origin=str(path))
@@ -194,8 +197,7 @@ def _load_json(path: Path) -> Tokenizer:
 
 
 def _load_vocab_folder(folder: Path, lowercase: bool) -> Tokenizer:
-    config_path = folder / "tokenizer_config.json"
-    config = artifacts.read_json(config_path) if config_path.exists() else {}
+    config = _config_of(folder)
     return wordpiece(
         _read_vocab(folder / "vocab.txt"),
         config.get("do_lower_case", lowercase),
@@ -203,6 +205,27 @@ def _load_vocab_folder(folder: Path, lowercase: bool) -> Tokenizer:
         config.get("tokenize_chinese_chars", True),
         origin=str(folder),
     )
+
+
+def _load_bpe_folder(folder: Path) -> Tokenizer:
+    """RoBERTa's tokenizer: byte-level BPE, in which a word's first token holds the blank before it."""
+    try:
+        inner = tokenizers.Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+    except Exception as error:  # the library raises no narrower class
+        raise InputError(f"{folder}: vocab.json and merges.txt cannot be read as byte-level BPE: {error}") from None
+    sep, cls = ((names[1], _find(inner, names[1:], str(folder))) for names in (_ROLES["sep"], _ROLES["cls"]))
+    prefix = bool(_config_of(folder).get("add_prefix_space", False))
+    inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=prefix), decoders.ByteLevel()
+    inner.post_processor = processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=prefix)
+    specials = [name for _, name in _ROLES.values() if inner.token_to_id(name) is not None]
+    inner.add_special_tokens([tokenizers.AddedToken(name, lstrip=name == "<mask>") for name in specials])
+    return Tokenizer(inner, str(folder))
+
+
+def _config_of(folder: Path) -> dict[str, Any]:
+    path = folder / "tokenizer_config.json"
+    config: dict[str, Any] = artifacts.read_json(path) if path.exists() else {}
+    return config
 
 
 def _read_vocab(path: Path) -> dict[str, int]:

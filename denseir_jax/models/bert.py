@@ -1,4 +1,4 @@
-"""The BERT encoder: embeddings, then post-LayerNorm layers whose parameters are stacked [layers, ...].
+"""The BERT encoder, also RoBERTa's and ELECTRA's: embeddings, then post-LayerNorm layers with parameters stacked [layers, ...].
 
 Whether the layers are scanned, unrolled or rematerialised is a setting of the run, not of the checkpoint: the parameters
 are the same. Other rooms use the plain functions at the end and need no Flax.
@@ -79,7 +79,7 @@ def look_up(word: Float[Array, "v d"], ids: Int[Array, "b l"]) -> Float[Array, "
 
 
 class Embeddings(nn.Module):
-    """Word + position + token type, LayerNorm, dropout."""
+    """Word + position + token type, LayerNorm, dropout; then a Linear to the layers' width where the tables have another."""
 
     config: EncoderConfig
 
@@ -88,13 +88,14 @@ class Embeddings(nn.Module):
         self, ids: Int[Array, "b l"], keys: Key[Array, " b"] | None, types: Int[Array, "b l"] | None, site: int
     ) -> Float[Array, "b l d"]:
         c, init = self.config, nn.initializers.normal(self.config.init_std)
-        word = self.param("word", init, (padded_vocab(c.vocab_size), c.hidden))
-        position = self.param("position", init, (c.max_length, c.hidden))
-        kind = self.param("type", init, (c.types, c.hidden))
+        word = self.param("word", init, (padded_vocab(c.vocab_size), c.width))
+        position = self.param("position", init, (c.position_offset + c.max_length, c.width))
+        kind = self.param("type", init, (c.types, c.width))
         # Types are few: a product with one-hot rows has a cheaper gradient than a scatter.
         typed = kind[0] if types is None else einsum("blt,td->bld", jax.nn.one_hot(types, c.types, dtype=kind.dtype), kind, "float32")
-        x = look_up(word, ids) + position[: ids.shape[1]] + typed
-        return rows_over_devices(keyed_dropout(LayerNorm(c.eps, name="norm")(x), c.dropout, keys, site))
+        x = look_up(word, ids) + position[c.position_offset :][: ids.shape[1]] + typed
+        x = keyed_dropout(LayerNorm(c.eps, name="norm")(x), c.dropout, keys, site)
+        return rows_over_devices(x if c.width == c.hidden else Linear(c.hidden, c.init_std, c.dtype, name="project")(x))
 
 
 class Attention(nn.Module):
@@ -244,7 +245,7 @@ def embed_tokens(
     types: Int[Array, "b l"] | None = None,
     site: int = EMBEDDING_SITE,
 ) -> Float[Array, "b l d"]:
-    """The embedding output alone: word + position + type, LayerNorm, dropout. `params` are the whole encoder's."""
+    """The embedding output alone: word + position + type, LayerNorm, dropout, projection. `params` are the whole encoder's."""
     out: Array = apply(Embeddings(config), params["embeddings"], ids, keys, types, site)
     return out
 
@@ -259,9 +260,9 @@ def embed_vector(
     site: int = EMBEDDING_SITE,
 ) -> Float[Array, "b l d"]:
     """A vector in the place of a word at every position: vector + position, and with `normed` all that the embedding
-    module does to a word (type 0, LayerNorm, dropout). `params` are the whole encoder's."""
+    module does to a word (type 0, LayerNorm, dropout). `params` are the whole encoder's, whose embeddings are of its width."""
     tables = params["embeddings"]
-    x = vector[:, None] + jnp.asarray(tables["position"])[:width]
+    x = vector[:, None] + jnp.asarray(tables["position"])[config.position_offset :][:width]
     if not normed:
         return x
     x = apply(LayerNorm(config.eps), tables["norm"], x + jnp.asarray(tables["type"])[0])

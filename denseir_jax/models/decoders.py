@@ -52,8 +52,10 @@ class DecoderConfig:
         """Sizes of the decoder's layers beside this encoder.
 
         Raises:
-            ValueError: the width does not divide into the heads.
+            ValueError: the width does not divide into the heads, or is not that of the word table.
         """
+        if encoder.width != encoder.hidden:
+            raise ValueError(f"shares a word table of {encoder.width} dimensions; expected the encoder's {encoder.hidden}")
         heads, intermediate = self.heads or encoder.heads, self.intermediate or encoder.intermediate
         return replace(encoder, layers=self.layers, heads=heads, intermediate=intermediate, eps=self.eps)
 

@@ -1,5 +1,5 @@
-"""Hugging Face folders in and out: what is read is BERT in safetensors; what is written, transformers and
-sentence-transformers load. Pickled weights are never opened.
+"""Hugging Face folders in and out: what is read is BERT, RoBERTa or ELECTRA (its body alone) in safetensors; what is
+written, transformers and sentence-transformers load. Pickled weights are never opened.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,13 +32,20 @@ _SIZES = {  # ours -> theirs
     "attention_dropout": "attention_probs_dropout_prob",
     "init_std": "initializer_range",
 }
-# Settings that must have one value, which a config without the key has too (but for model_type).
+_ARCHITECTURES = ("bert", "roberta", "electra")
+# Settings that must have one value, which a config without the key has too.
 _FIXED = {
-    "model_type": "bert",
     "hidden_act": "gelu",
     "position_embedding_type": "absolute",
     "is_decoder": False,
     "add_cross_attention": False,
+}
+# Where ANCE (Xiong et al. 2021) keeps the projection of its vectors: Linear + LayerNorm.
+_ANCE_HEAD = {
+    "embeddingHead.weight": "linear.weight",
+    "embeddingHead.bias": "linear.bias",
+    "norm.weight": "norm.weight",
+    "norm.bias": "norm.bias",
 }
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
@@ -63,7 +70,7 @@ class SavedTokenizer(Protocol):
 
 
 def read_folder(folder: str | Path) -> HfFolder:
-    """Read a BERT encoder, with its MLM head and its sentence-transformers modules where there are any.
+    """Read an encoder, with its MLM head and its sentence-transformers modules (or ANCE's projection) where there are any.
 
     Raises:
         InputError: no folder or config; another architecture, activation or position embedding; pickled weights only;
@@ -74,18 +81,21 @@ def read_folder(folder: str | Path) -> HfFolder:
         raise InputError(f"{folder} is not a folder; expected a Hugging Face model folder")
     body = sentence.body_of(folder)
     config = _read_config(body)
-    where = _locate(body)
-    encoder_prefix = "bert." if any(name.startswith("bert.embeddings.") for name in where) else ""
-    has_head = f"{names.HEAD_PREFIX}transform.dense.weight" in where
+    where = _locate(body, config.tied_output)
+    own = f"{config.architecture}."
+    encoder_prefix = own if any(name.startswith(f"{own}embeddings.") for name in where) else ""
     params: dict[str, Any] = {}
     shapes = names.encoder_to_hf(_template(lambda key: bert.init_encoder(config, key)), config.vocab_size, encoder_prefix)
     _refuse_unexpected(body, where, encoder_prefix, shapes)
     rows = padded_vocab(config.vocab_size)
     params["encoder"] = names.encoder_from_hf(_read(body, where, shapes), config.layers, rows, encoder_prefix)
-    if has_head:
-        shapes = names.mlm_head_to_hf(_template(lambda key: heads.init_mlm_head(config, key)), config.vocab_size)
-        params["mlm_head"] = names.mlm_head_from_hf(_read(body, where, shapes), rows, config.tied_output)
+    if names.has_mlm_head(where, config.architecture):
+        head = _template(lambda key: heads.init_mlm_head(config, key))
+        found = _read(body, where, names.mlm_head_to_hf(head, config.vocab_size, architecture=config.architecture))
+        params["mlm_head"] = names.mlm_head_from_hf(found, rows, config.tied_output, architecture=config.architecture)
     embedder, projection = sentence.read_modules(folder, config.hidden)
+    if "embeddingHead.weight" in where and not (folder / "modules.json").exists():
+        embedder, projection = EmbedderConfig(projection=config.hidden), _read_ance_head(body, where, config.hidden)
     if projection is not None:
         params["projection"] = projection
     return HfFolder(config, params, embedder, body)
@@ -93,22 +103,35 @@ def read_folder(folder: str | Path) -> HfFolder:
 
 def _read_config(folder: Path) -> EncoderConfig:
     config = artifacts.read_json(folder / "config.json")
+    architecture = config.get("model_type")
+    if architecture not in _ARCHITECTURES:
+        raise InputError(f"{folder}/config.json: model_type {architecture!r} is not supported; can be read: {', '.join(_ARCHITECTURES)}")
     for key, wanted in _FIXED.items():
-        found = config.get(key, "(none)" if key == "model_type" else wanted)
+        found = config.get(key, wanted)
         if found != wanted:
             raise InputError(f"{folder}/config.json: {key} {found!r} is not supported; expected {wanted!r}")
     lost = [key for key in list(_SIZES.values())[:5] if key not in config]
     if lost:
         raise InputError(f"{folder}/config.json lacks {', '.join(lost)}")
     sizes = {ours: config[theirs] for ours, theirs in _SIZES.items() if theirs in config}
+    if architecture == "roberta":  # numbers its positions from the padding token's id + 1
+        pad = config.get("pad_token_id", 1)
+        if not isinstance(pad, int) or pad < 0:
+            raise InputError(f"{folder}/config.json: pad_token_id {pad!r} says not where positions start; expected a token id")
+        sizes |= {"position_offset": pad + 1, "max_length": sizes.get("max_length", 512) - pad - 1}
+    if architecture == "electra":
+        sizes["embedding"] = config.get("embedding_size", 128)
     try:
         return EncoderConfig(**sizes, tied_output=bool(config.get("tie_word_embeddings", True)))
     except ValueError as error:
         raise InputError(f"{folder}/config.json: {error}") from None
 
 
-def _locate(folder: Path) -> dict[str, tuple[Path, str]]:
-    """Tensor name -> (file, name in it), for one file or an index of several. Old LayerNorm names (gamma, beta) are mended."""
+def _locate(folder: Path, tied: bool) -> dict[str, tuple[Path, str]]:
+    """Tensor name -> (file, name in it), for one file or an index of several. Old LayerNorm names (gamma, beta) are mended.
+
+    An MLM head's bias may be there twice; an output table of its own (not `tied`) goes with the bias beside it.
+    """
     if (folder / WEIGHTS).exists():
         with _opened(folder / WEIGHTS) as file:
             found = dict.fromkeys(file.keys(), folder / WEIGHTS)
@@ -126,8 +149,11 @@ def _locate(folder: Path) -> dict[str, tuple[Path, str]]:
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): (path, name)
         for name, path in found.items()
     }
-    copied = f"{names.HEAD_PREFIX}decoder.bias"
-    return {f"{names.HEAD_PREFIX}bias": where[copied]} | where if copied in where else where
+    for head in names.HEAD_PREFIX.values():
+        bias, beside = f"{head}bias", f"{head}decoder.bias"
+        if beside in where and not (tied and bias in where):
+            where[bias] = where[beside]
+    return where
 
 
 def _opened(path: Path) -> Any:
@@ -145,7 +171,7 @@ def _template(init: Any) -> Any:
 
 def _refuse_unexpected(folder: Path, where: Iterable[str], prefix: str, expected: Iterable[str]) -> None:
     known = {*expected, *(prefix + name for name in _BUFFERS)}
-    ours = (f"{prefix}embeddings.", f"{prefix}encoder.")
+    ours = (f"{prefix}embeddings.", f"{prefix}embeddings_project.", f"{prefix}encoder.")
     extra = sorted(name for name in where if name.startswith(ours) and name not in known)
     if extra:
         raise InputError(f"{folder}: tensors that this encoder has no place for: {_some(extra)}; config.json and weights do not match")
@@ -174,6 +200,12 @@ def _read(folder: Path, where: Mapping[str, tuple[Path, str]], shapes: Mapping[s
     return out
 
 
+def _read_ance_head(folder: Path, where: Mapping[str, tuple[Path, str]], hidden: int) -> dict[str, Any]:
+    shapes = {name: np.zeros((hidden, hidden) if name == "embeddingHead.weight" else hidden, np.float32) for name in _ANCE_HEAD}
+    found = _read(folder, where, shapes)
+    return names.projection_from_st({_ANCE_HEAD[name]: tensor for name, tensor in found.items()}, {})
+
+
 def _some(items: list[str]) -> str:
     return ", ".join(items[:5]) + (f" and {len(items) - 5} more" if len(items) > 5 else "")
 
@@ -196,14 +228,19 @@ def write_folder(
     Args:
         params: {"encoder", ["mlm_head"], ["projection"]}, numpy or JAX. euclidean: vectors are compared by distance.
     Raises:
-        InputError: pooling that sentence-transformers cannot express, or a tokenizer with more tokens than the encoder.
+        InputError: pooling that sentence-transformers cannot express, a tokenizer with more tokens than the encoder, or one
+            whose padding token's id is not what RoBERTa's positions are numbered from.
     """
     if tokenizer.vocab_size > encoder.vocab_size:
         raise InputError(f"the tokenizer has {tokenizer.vocab_size} tokens, the encoder {encoder.vocab_size}; they do not belong together")
+    encoder.check_pad_id(tokenizer.pad_id)
     head = params.get("mlm_head")
-    tensors = names.encoder_to_hf(params["encoder"], encoder.vocab_size, "bert." if head else "")
+    tensors = names.encoder_to_hf(params["encoder"], encoder.vocab_size, f"{encoder.architecture}." if head else "")
     if head:
-        tensors |= names.mlm_head_to_hf(head, encoder.vocab_size)
+        tensors |= names.mlm_head_to_hf(head, encoder.vocab_size, architecture=encoder.architecture)
+        own = names.HEAD_PREFIX[encoder.architecture]
+        if f"{own}decoder.weight" in tensors:  # a table of its own, beside which transformers looks for the bias
+            tensors[f"{own}decoder.bias"] = tensors[f"{own}bias"]
     longest = min(max(template.query_length, template.passage_length), encoder.max_length)
     with artifacts.new_folder(Path(folder)) as temporary:
         contents = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
@@ -215,10 +252,14 @@ def write_folder(
 
 def _config(encoder: EncoderConfig, pad_id: int, with_head: bool) -> dict[str, Any]:
     sizes = {theirs: getattr(encoder, ours) for ours, theirs in _SIZES.items()}
+    sizes["max_position_embeddings"] += encoder.position_offset
+    if encoder.embedding:
+        sizes["embedding_size"] = encoder.embedding
     return {
         **sizes,
         **_FIXED,
-        "architectures": ["BertForMaskedLM" if with_head else "BertModel"],
+        "model_type": encoder.architecture,
+        "architectures": [encoder.architecture.capitalize() + ("ForMaskedLM" if with_head else "Model")],
         "pad_token_id": pad_id,
         "tie_word_embeddings": encoder.tied_output,
     }

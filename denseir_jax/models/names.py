@@ -1,11 +1,11 @@
-"""Our parameter trees <-> the tensor names of Hugging Face BERT, in numpy. Gradients of the same shape map the same way.
+"""Our parameter trees <-> the tensor names of Hugging Face BERT, RoBERTa and ELECTRA, in numpy. Gradients map the same way.
 
 Linear weights are transposed ([in, out] here, [out, in] there), layers are stacked here and apart there, vocabulary
 tables are padded here and cropped there. Nothing is computed: a round trip is exact.
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,18 +32,27 @@ _EMBEDDINGS = {
     "": ("", {"word": "word_embeddings.weight", "position": "position_embeddings.weight", "type": "token_type_embeddings.weight"}),
     "norm": ("LayerNorm", _NORM),
 }
-_HEAD = {
-    "": ("", {"bias": "bias", "table": "decoder.weight"}),
-    "dense": ("transform.dense", _LINEAR),
-    "norm": ("transform.LayerNorm", _NORM),
+_PROJECT = {"project": ("embeddings_project", _LINEAR)}  # where tables and layers differ in width
+_OUTPUT = {"": ("", {"bias": "bias", "table": "decoder.weight"})}
+_HEADS = {  # by architecture, after its prefix
+    "bert": _OUTPUT | {"dense": ("transform.dense", _LINEAR), "norm": ("transform.LayerNorm", _NORM)},
+    "roberta": _OUTPUT | {"dense": ("dense", _LINEAR), "norm": ("layer_norm", _NORM)},
+    "electra": {
+        "": ("lm_head", {"bias": "bias", "table": "weight"}),
+        "dense": ("predictions.dense", _LINEAR),
+        "norm": ("predictions.LayerNorm", _NORM),
+    },
 }
 _VOCABULARY = ("word", "bias", "table")  # leaves at the top of embeddings or head with one row a token
-ENCODER_PREFIX, HEAD_PREFIX, LAYERS_PREFIX = "", "cls.predictions.", "encoder.layer."
+ENCODER_PREFIX, LAYERS_PREFIX = "", "encoder.layer."
+HEAD_PREFIX = {"bert": "cls.predictions.", "roberta": "lm_head.", "electra": "generator_"}
 
 
 def encoder_to_hf(encoder: Tree, vocab_size: int, prefix: str = ENCODER_PREFIX) -> Tensors:
-    """``{"embeddings", ["layers"]}`` to their names after `prefix` ("", "bert.", "lm.bert."); the vocabulary is cropped."""
+    """``{"embeddings", ["layers"]}`` to their names after `prefix` ("", "roberta.", "lm.bert."); the vocabulary is cropped."""
     embeddings = _to_hf(encoder["embeddings"], _EMBEDDINGS, f"{prefix}embeddings.", vocab_size)
+    if "project" in encoder["embeddings"]:
+        embeddings |= _to_hf(encoder["embeddings"], _PROJECT, prefix)
     return embeddings | layers_to_hf(encoder.get("layers", {}), prefix + LAYERS_PREFIX)
 
 
@@ -54,6 +63,8 @@ def encoder_from_hf(tensors: Mapping[str, np.ndarray], layers: int, rows: int, p
         InputError: tensors are missing; they are named.
     """
     encoder = {"embeddings": _from_hf(tensors, _EMBEDDINGS, f"{prefix}embeddings.", rows)}
+    if f"{prefix}embeddings_project.weight" in tensors:
+        encoder["embeddings"] |= _from_hf(tensors, _PROJECT, prefix)
     return encoder | ({"layers": layers_from_hf(tensors, layers, prefix + LAYERS_PREFIX)} if layers else {})
 
 
@@ -77,19 +88,26 @@ def layers_from_hf(tensors: Mapping[str, np.ndarray], n: int, prefix: str) -> di
     return _stack([_from_hf(tensors, _LAYER, f"{prefix}{i}.") for i in range(n)])
 
 
-def mlm_head_to_hf(head: Tree, vocab_size: int, prefix: str = HEAD_PREFIX) -> Tensors:
-    """The MLM head to "cls.predictions." names; a tied head has no ``decoder.weight``."""
-    return _to_hf(head, _HEAD, prefix, vocab_size)
+def mlm_head_to_hf(head: Tree, vocab_size: int, prefix: str | None = None, architecture: str = "bert") -> Tensors:
+    """The MLM head to its architecture's names, after `prefix` instead of the usual one; a tied head has no output table."""
+    return _to_hf(head, _HEADS[architecture], HEAD_PREFIX[architecture] if prefix is None else prefix, vocab_size)
 
 
-def mlm_head_from_hf(tensors: Mapping[str, np.ndarray], rows: int, tied: bool, prefix: str = HEAD_PREFIX) -> dict[str, Any]:
-    """The inverse; `tied` leaves ``decoder.weight``, a copy of the word table, out.
+def mlm_head_from_hf(
+    tensors: Mapping[str, np.ndarray], rows: int, tied: bool, prefix: str | None = None, architecture: str = "bert"
+) -> dict[str, Any]:
+    """The inverse; `tied` leaves the output table, a copy of the word table, out.
 
     Raises:
         InputError: tensors are missing; they are named.
     """
-    kept = {name: tensor for name, tensor in tensors.items() if name != f"{prefix}decoder.weight"} if tied else tensors
-    return _from_hf(kept, _HEAD, prefix, rows, absent=("table",) if tied else ())
+    prefix = HEAD_PREFIX[architecture] if prefix is None else prefix
+    return _from_hf(tensors, _HEADS[architecture], prefix, rows, absent=("table",) if tied else ())
+
+
+def has_mlm_head(tensors: Container[str], architecture: str) -> bool:
+    """Whether the MLM head is among the tensors of these names."""
+    return f"{HEAD_PREFIX[architecture]}{_HEADS[architecture]['dense'][0]}.weight" in tensors
 
 
 def projection_to_st(projection: Tree) -> tuple[Tensors, Tensors]:

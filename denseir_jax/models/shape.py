@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from denseir_jax.core.errors import InputError
+
 Params = Mapping[str, Any]
 
 
@@ -17,6 +19,10 @@ class EncoderConfig:
         dtype: of matrix product inputs; parameters, sums, LayerNorm, softmax and residuals stay in float32.
         scan: compile one layer and loop over it. remat: compute a layer again in the backward pass instead of keeping it.
         tied_output: the MLM head's output table is the word embedding table.
+        position_offset: number of the first token's position; RoBERTa's is one more than the padding token's id, others' 0.
+            The table has so many rows more than `max_length`.
+        embedding: width of the embedding tables where it is stated, as in ELECTRA, whose embeddings are projected to `hidden`
+            if theirs is another; 0: `hidden`.
     """
 
     vocab_size: int
@@ -34,6 +40,8 @@ class EncoderConfig:
     remat: bool = False
     init_std: float = 0.02
     tied_output: bool = True
+    position_offset: int = 0
+    embedding: int = 0
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden", "heads", "intermediate", "max_length", "types"):
@@ -45,9 +53,37 @@ class EncoderConfig:
             raise ValueError(f"hidden {self.hidden} does not divide into {self.heads} heads")
         if self.eps <= 0 or self.init_std < 0:
             raise ValueError(f"eps={self.eps} must be positive, init_std={self.init_std} not negative")
+        if self.position_offset < 0 or self.embedding < 0:
+            raise ValueError(f"position_offset={self.position_offset}, embedding={self.embedding}; expected 0 or more")
+        if self.position_offset and self.embedding:
+            raise ValueError(
+                f"position_offset={self.position_offset} is RoBERTa's, embedding={self.embedding} ELECTRA's; no architecture has both"
+            )
         for name in ("dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected a rate in [0, 1)")
+
+    @property
+    def architecture(self) -> Literal["bert", "roberta", "electra"]:
+        """Whose encoder this is, as Hugging Face calls it."""
+        return "roberta" if self.position_offset else "electra" if self.embedding else "bert"
+
+    @property
+    def width(self) -> int:
+        """Columns of the embedding tables."""
+        return self.embedding or self.hidden
+
+    def check_pad_id(self, pad_id: int) -> None:
+        """See that positions are numbered as RoBERTa numbers them with this padding token.
+
+        Raises:
+            InputError: they are not; a folder written so would give other vectors elsewhere.
+        """
+        if self.position_offset not in (0, pad_id + 1):
+            raise InputError(
+                f"the tokenizer's padding token has the id {pad_id}, the encoder numbers positions from {self.position_offset}; "
+                "expected the id + 1 (RoBERTa), or 0 (BERT)"
+            )
 
 
 def padded_vocab(vocab_size: int) -> int:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from denseir_jax.core.errors import ConfigError
 from denseir_jax.data.batches import RowSource
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
@@ -61,6 +62,16 @@ class Context:
         """Ids that are never masked."""
         known = (self.cls_id, self.sep_id, self.pad_id, self.mask_id)
         return known if self.unk_id is None else (*known, self.unk_id)
+
+    def need_one_width(self, objective: str) -> None:
+        """For what puts vectors where words are embedded, or the other way round.
+
+        Raises:
+            ConfigError: the encoder's embedding tables are not as wide as its states.
+        """
+        width, hidden = self.encoder.width, self.encoder.hidden
+        if width != hidden:
+            raise ConfigError(f"{objective} needs word embeddings as wide as states; this encoder's have {width} and {hidden} dimensions")
 
 
 @runtime_checkable

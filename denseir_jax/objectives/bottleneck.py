@@ -84,8 +84,10 @@ class BottleneckConfig:
         """The objective for a model and its data.
 
         Raises:
-            ConfigError: the encoder lacks layers that this config names.
+            ConfigError: the encoder lacks layers that this config names, or a bottleneck of words has another width than states.
         """
+        if self.bottleneck != "cls":
+            context.need_one_width(f"bottleneck={self.bottleneck!r}")
         return Bottleneck(context, Reading(self.mask, self.crop, self.pairs), self, self.skip_layer(context))
 
     def skip_layer(self, context: Context) -> int:

@@ -62,7 +62,12 @@ class RetroMaeConfig:
             raise ValueError(f"bow_weight={self.bow_weight} is negative")
 
     def build(self, context: Context) -> Objective:
-        """The objective for a model and its data."""
+        """The objective for a model and its data.
+
+        Raises:
+            ConfigError: the encoder's embedding tables have another width than its states.
+        """
+        context.need_one_width("retromae")
         return RetroMae(context, Reading(self.mask, self.crop), self)
 
 

@@ -79,7 +79,7 @@ class SeedConfig:
         """The objective for a model and its data.
 
         Raises:
-            ConfigError: the encoder's width does not divide into the decoder's heads.
+            ConfigError: the encoder's width does not divide into the decoder's heads, or is not its word table's.
         """
         try:
             self.decoder.shape(context.encoder)

@@ -29,8 +29,8 @@ RULES: tuple[tuple[str, P], ...] = (
     (r"mlm_head/bias$", P("tensor")),
     (r"decoder/position$", P(None, "fsdp")),
     (r"latent/(into|back)$", P()),
-    (r"(mlm_head|projection)/\w+/kernel$", P("fsdp", "tensor")),
-    (r"(mlm_head|projection)/\w+/bias$", P()),
+    (r"(mlm_head|projection|embeddings)/\w+/kernel$", P("fsdp", "tensor")),
+    (r"(mlm_head|projection|embeddings)/\w+/bias$", P()),
     (r"norm/(scale|bias)$", P()),
     (r"^step$|^rng$|(^|/)(count|seen)$", P()),
 )

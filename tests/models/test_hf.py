@@ -1,5 +1,6 @@
 """Hugging Face folders: what we write comes back exactly and loads elsewhere; what we cannot read is refused by name."""
 
+import dataclasses
 import json
 import shutil
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ TOKENIZER = wordpiece({token: i for i, token in enumerate((*SPECIALS, *WORDS))},
 ENCODER = EncoderConfig(
     vocab_size=16, hidden=8, layers=2, heads=2, intermediate=12, max_length=20, eps=1e-6, dropout=0.2, attention_dropout=0.0
 )
+UNTIED = dataclasses.replace(ENCODER, tied_output=False)
 TEMPLATE = TextTemplate(query_prefix="query: ", passage_prefix="passage: ", query_length=8, passage_length=12)
 TEXTS = ["dense retrieval is a query", "passages", "a a a a a a a a a a a a a a"]
 
@@ -149,8 +151,14 @@ ACTIVATION = "torch.nn.modules.activation.Tanh"
     [
         (lambda folder: shutil.rmtree(folder), "is not a folder"),
         (lambda folder: (folder / "config.json").unlink(), r"config\.json does not exist"),
-        (change("config.json", model_type="roberta"), "model_type 'roberta' is not supported; expected 'bert'"),
-        (change("config.json", model_type=None), "model_type"),
+        (change("config.json", model_type="distilbert"), "model_type 'distilbert' is not supported; can be read: bert, roberta, electra"),
+        (change("config.json", model_type="deberta-v2"), "model_type 'deberta-v2' is not supported"),
+        (change("config.json", model_type="t5", hidden_size=None), "model_type 't5' is not supported"),
+        (change("config.json", model_type="xlm-roberta"), "model_type 'xlm-roberta' is not supported"),
+        (change("config.json", model_type=None), "model_type None is not supported"),
+        (change("config.json", model_type="roberta", pad_token_id=-1), "pad_token_id -1 says not where positions start"),
+        (change("config.json", model_type="roberta", pad_token_id=19), "max_length is 0; expected at least 1"),
+        (change("config.json", model_type="electra", embedding_size=6), r"missing tensors: embeddings_project\.bias, embeddings_project"),
         (change("config.json", hidden_act="gelu_new"), "hidden_act 'gelu_new'"),
         (change("config.json", position_embedding_type="relative_key"), "position_embedding_type 'relative_key'"),
         (change("config.json", hidden_size=None), "lacks hidden_size"),
@@ -208,12 +216,12 @@ def wordpiece_of(size):
     return wordpiece({token: i for i, token in enumerate((*SPECIALS, *(f"w{i}" for i in range(size - 5))))}, lowercase=True)
 
 
-@pytest.mark.parametrize("head", [None, ENCODER], ids=["encoder", "with MLM head"])
+@pytest.mark.parametrize("head", [None, ENCODER, UNTIED], ids=["encoder", "with MLM head", "with an untied one"])
 def test_transformers_gives_the_same_states(tmp_path, head):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     params = random_params(head=head)
-    hf.write_folder(tmp_path / "m", ENCODER, EmbedderConfig(), params, TOKENIZER, TEMPLATE)
+    hf.write_folder(tmp_path / "m", head or ENCODER, EmbedderConfig(), params, TOKENIZER, TEMPLATE)
     kind = transformers.AutoModelForMaskedLM if head else transformers.AutoModel
     model = kind.from_pretrained(tmp_path / "m").eval()
     rng = np.random.default_rng(1)

@@ -40,7 +40,7 @@ def mlm(ctx: Any = None) -> Mlm:
     return built
 
 
-@pytest.mark.parametrize(("objective", "terms"), [(mlm(), 1), (condenser(), 2)])
+@pytest.mark.parametrize(("objective", "terms"), [(mlm(), 1), (condenser(), 2), (condenser(context(embedding=8)), 2)])
 def test_uniform_logits_cost_ln_v(objective: Any, terms: int) -> None:
     loss, metrics, _ = run(objective, flat_head(params_of(objective)), ROWS)
     np.testing.assert_allclose(loss, terms * np.log(90), rtol=1e-6)
@@ -49,8 +49,9 @@ def test_uniform_logits_cost_ln_v(objective: Any, terms: int) -> None:
     assert metrics["tokens"][0] == ROWS["length"].sum() and metrics["cells"][0] == 6 * 16
 
 
-def test_mlm_by_hand() -> None:
-    objective = mlm()
+@pytest.mark.parametrize("shape", [{}, {"embedding": 8}, {"position_offset": 3}], ids=["bert", "electra", "roberta"])
+def test_mlm_by_hand(shape: dict[str, int]) -> None:
+    objective = mlm(context(**shape))
     params = params_of(objective)
     loss, metrics, _ = run(objective, params, ROWS)
     seen = masked(objective)

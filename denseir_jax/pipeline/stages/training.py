@@ -125,6 +125,7 @@ def context(config: TrainingConfig, store: TokenStore, tokenizer: Tokenizer, sta
             console.say(f"the encoder's shape is that of {start.origin}: {found}")
         encoder = dataclasses.replace(encoder, **{name: getattr(start.encoder, name) for name in shape})
     encoder = dataclasses.replace(encoder, vocab_size=tokenizer.vocab_size)
+    encoder.check_pad_id(tokenizer.pad_id)
     longest = max(store.template.query_length, store.template.passage_length)
     if longest > encoder.max_length:
         raise InputError(f"the template's longest text is {longest} tokens; the encoder has {encoder.max_length} positions")

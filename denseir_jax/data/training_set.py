@@ -15,6 +15,7 @@ from denseir_jax.data.examples import read_examples
 from denseir_jax.data.lines import BadRows, shown
 from denseir_jax.data.order import SeededOrder
 from denseir_jax.data.ragged import Ragged
+from denseir_jax.data.teacher_scores import TeacherScores
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
@@ -91,10 +92,11 @@ class GroupRows:
         training_set: rows of `store`. tokenizer: for the queries; the one that made the store.
         template: its passage side must be that of the store. group_size: passages of a group, the positive included.
         seed: decides order, positives, negatives. sources: the pools to draw from; all if empty.
-        fill: what to do for a query with fewer than ``group_size - 1`` negatives.
+        fill: what to do for a query with fewer than ``group_size - 1`` negatives. teacher: only passages with a score are
+            used then, and a query with too few of them is left out: nothing random has a score.
     Attributes:
         n_items: queries used. counts: ``queries``, ``skipped``, ``negatives`` (used), ``dropped`` (by the rules above),
-        ``short`` (queries with too few), ``filled`` (random negatives in an epoch).
+        ``short`` (queries with too few), ``filled`` (random negatives in an epoch), with a teacher ``unscored`` (pairs).
     Raises:
         InputError: a pool that is not there, another tokenizer or template than the store's, no query left, a query with too
             few negatives under fill="error", or a corpus too small to fill. ValueError: group_size < 1.
@@ -110,6 +112,7 @@ class GroupRows:
         seed: int,
         sources: tuple[str, ...] = (),
         fill: Literal["random", "error"] = "random",
+        teacher: TeacherScores | None = None,
     ):
         if group_size < 1:
             raise ValueError(f"group_size is {group_size}; expected at least 1: the positive")
@@ -119,14 +122,19 @@ class GroupRows:
         self._lengths = np.diff(store.offsets)
         self._filled = np.flatnonzero(self._lengths)
         self._known = Ragged.of_pairs(*training_set.positives.pairs(store.content_ids), len(training_set))
-        self._positives = Ragged.of_pairs(*self._with_text(*training_set.positives.pairs()), len(training_set))
+        self.teacher, self._unscored = teacher, 0
+        self._positives = Ragged.of_pairs(*self._scored(*self._with_text(*training_set.positives.pairs())), len(training_set))
         self._query_ids, self._query_length = _encode(training_set.queries, tokenizer, template)
-        self._items = np.flatnonzero((self._positives.lengths > 0) & (self._query_length > 2))
-        if not len(self._items):
-            raise InputError(f"none of {len(training_set)} queries has a token and a positive with a token: nothing to learn from")
-        self.n_items, self._order = len(self._items), SeededOrder(len(self._items), seed)
         given = training_set.pool(sources)
         self._negatives = self._usable(*given)
+        able = (self._positives.lengths > 0) & (self._query_length > 2)
+        self._items = np.flatnonzero(able & (self._negatives.lengths >= self.n_negatives) if teacher else able)
+        if not len(self._items):
+            with_score = f", and {self.n_negatives} negatives, that the teacher scored" if teacher else ""
+            raise InputError(
+                f"none of {len(training_set)} queries has a token and a positive with a token{with_score}: nothing to learn from"
+            )
+        self.n_items, self._order = len(self._items), SeededOrder(len(self._items), seed)
         self.counts = self._count(len(training_set), len(given[0]))
         self._need_enough(training_set, fill)
 
@@ -134,9 +142,16 @@ class GroupRows:
         keep = self._lengths[rows] > 0
         return queries[keep], rows[keep]
 
+    def _scored(self, queries: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if self.teacher is None:
+            return queries, rows
+        keep = np.isfinite(self.teacher.of(queries, self.store.content_ids[rows]))
+        self._unscored += int((~keep).sum())
+        return queries[keep], rows[keep]
+
     def _usable(self, queries: np.ndarray, rows: np.ndarray) -> Ragged:
         """The negatives that can be used, each query's in its shuffled order."""
-        queries, rows = self._with_text(queries, rows)
+        queries, rows = self._scored(*self._with_text(queries, rows))
         content = self.store.content_ids
         key = queries * self.store.n_documents + content[rows]
         known_queries, known = self._known.pairs()
@@ -156,6 +171,7 @@ class GroupRows:
             "dropped": negatives - used,
             "short": int((missing > 0).sum()),
             "filled": int(missing.sum()),
+            **({"unscored": self._unscored} if self.teacher else {}),
         }
 
     def _need_enough(self, training_set: TrainingSet, fill: str) -> None:
@@ -176,7 +192,8 @@ class GroupRows:
     def rows(self, stream: Int[np.ndarray, " k"]) -> dict[str, np.ndarray]:
         """Fields, all int32: ``query_ids`` [k, Lq], ``query_length`` [k], ``passage_ids`` [k, n, Lp], ``passage_length``
         [k, n] (the positive in column 0), ``passage_row`` [k, n], the row of the first document with the same text,
-        ``known`` [k, P], the same of all known positives of the query, padded with -1, and ``index`` [k], the stream index."""
+        ``known`` [k, P], the same of all known positives of the query, padded with -1, ``index`` [k], the stream index, and
+        with a teacher its scores, ``teacher`` float32 [k, n]."""
         queries = self._items[self._order.items(stream)]
         known = self._known.padded(queries)
         rows = self._group(stream, queries, known)
@@ -189,6 +206,7 @@ class GroupRows:
             "passage_row": self.store.content_ids[rows],
             "known": known,
             "index": stream.astype(np.int32),
+            **({"teacher": self.teacher.of(queries[:, None], self.store.content_ids[rows])} if self.teacher else {}),
         }
 
     def names(self, stream: Int[np.ndarray, " k"]) -> list[str]:

@@ -30,9 +30,10 @@ Similarity = Literal["dot", "cosine", "l2"]
 
 @dataclass(frozen=True)
 class Field:
-    """An int32 batch field: its dimensions after the batch, numbers, or a name where only the data knows the size."""
+    """A batch field: its dimensions after the batch, numbers, or a name where only the data knows the size; and its type."""
 
     tail: tuple[int | str, ...] = ()
+    dtype: str = "int32"
 
 
 @dataclass(frozen=True)

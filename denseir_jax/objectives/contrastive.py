@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -69,11 +69,29 @@ class ContrastiveConfig:
         Raises:
             ConfigError: cosine or l2 between vectors with a lexical part, l2 between vectors of length 1.
         """
+        self.check(context)
+        return Contrastive(context, self)
+
+    def check(self, context: Context) -> None:
+        """See that similarity and embedder go together; raises as `build`."""
         if self.similarity == "l2" and context.embedder.normalize:
             raise ConfigError("objective.similarity=l2 goes with embedder.normalize=false: between vectors of length 1 it orders as cosine")
         if self.similarity != "dot" and context.embedder.lexical:
             raise ConfigError(f"embedder.lexical={context.embedder.lexical} goes with objective.similarity=dot: the two scores are added")
-        return Contrastive(context, self)
+
+
+class Compared(NamedTuple):
+    """What the scores of a batch say.
+
+    loss: contrastive. ranked: each query's positive among its candidates. own: scores [b, n] of the own group, not divided
+    by the temperature. blocked: [b, n] where a member is known to answer (the positive too). metrics: (sum, count).
+    """
+
+    loss: Float[Array, ""]
+    ranked: contrastive.Ranked
+    own: Float[Array, "b n"]
+    blocked: Bool[Array, "b n"]
+    metrics: dict[str, Pair]
 
 
 @dataclass(frozen=True)
@@ -164,27 +182,32 @@ class Contrastive:
         self, params: Params, vectors: Mapping[str, jax.Array], sums: Mapping[str, Pair], batch: Batch
     ) -> tuple[jax.Array, dict[str, Pair]]:
         """Metrics: accuracy, reciprocal rank, share of masked candidates, negatives a query."""
-        query, passage, t = vectors["query"], vectors["passage"], self.config.temperature
-        if self.config.similarity == "l2":
+        found = self.compared(vectors, batch)
+        return found.loss, found.metrics
+
+    def compared(self, vectors: Mapping[str, jax.Array], batch: Batch) -> Compared:
+        """The contrastive loss, and what it is made of."""
+        query, passage, c = vectors["query"], vectors["passage"], self.config
+        if c.similarity == "l2":
             query, passage = l2_queries(query), l2_passages(passage)
         b, n, d = passage.shape
         # A row's own positive counts as known whether or not the data lists it.
         known = jnp.concatenate([batch["known"], batch["passage_row"][:, :1]], axis=1)
-        if self.config.in_batch:
+        blocked, own = _in_group(known, batch["passage_row"]), contrastive.own_scores(query, passage)
+        if c.in_batch:
             ids, flat = batch["passage_row"].reshape(-1, 1), passage.reshape(b * n, d)
-            found = contrastive.in_batch_nll(query, flat, jnp.arange(b) * n, known, ids, t)
-            loss = found.nll.mean()
+            ranked = contrastive.in_batch_nll(query, flat, jnp.arange(b) * n, known, ids, c.temperature)
         else:
-            blocked = _in_group(known, batch["passage_row"])
-            found = contrastive.own_group_nll(query, passage, blocked, t)
-            loss = found.nll.mean() if self.config.loss == "nll" else self._of_group(query, passage, blocked)
-        if self.config.symmetric:  # a query is no negative of a passage that is known to answer it
-            back = contrastive.in_batch_nll(passage[:, 0], query, jnp.arange(b), batch["passage_row"][:, :1], known, t)
+            ranked = contrastive.own_group_nll(query, passage, blocked, c.temperature)
+        loss = ranked.nll.mean() if c.loss == "nll" else self._of_group(own / c.temperature, blocked)
+        if c.symmetric:  # a query is no negative of a passage that is known to answer it
+            back = contrastive.in_batch_nll(passage[:, 0], query, jnp.arange(b), batch["passage_row"][:, :1], known, c.temperature)
             loss = (loss + back.nll.mean()) / 2
         counts = token_counts((batch["query_length"], self.context.query_length), (batch["passage_length"], self.context.passage_length))
-        return loss, contrastive.rank_metrics(found) | contrastive.mask_metrics(found, b * n if self.config.in_batch else n) | counts
+        metrics = contrastive.rank_metrics(ranked) | contrastive.mask_metrics(ranked, b * n if c.in_batch else n) | counts
+        return Compared(loss, ranked, own, blocked, metrics)
 
-    def _of_group(self, query: Float[Array, "b d"], passage: Float[Array, "b n d"], blocked: Bool[Array, "b n"]) -> Float[Array, ""]:
+    def _of_group(self, scores: Float[Array, "b n"], blocked: Bool[Array, "b n"]) -> Float[Array, ""]:
         c = self.config
         formulas: dict[str, Callable[..., Pair]] = {
             "pairwise": group_losses.pairwise_nll,
@@ -192,7 +215,7 @@ class Contrastive:
             "soft_margin": partial(group_losses.soft_margin, margin=c.margin),
             "bce": group_losses.bce,
         }
-        return mean(formulas[c.loss](contrastive.own_scores(query, passage) / c.temperature, (~blocked).at[:, 0].set(True)))
+        return mean(formulas[c.loss](scores, (~blocked).at[:, 0].set(True)))
 
 
 def _in_group(known: Int[Array, "b p"], rows: Int[Array, "b n"]) -> Bool[Array, "b n"]:

@@ -44,7 +44,7 @@ def owned_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 def steps(
     source: RowSource, mesh: Mesh, batch_size: int, start: int, stop: int, fields: Mapping[str, Field], threads: int = 2
 ) -> Iterator[dict[str, jax.Array]]:
-    """The global batches of steps start..stop-1, each field int32 [batch_size, ...] sharded over the batch axes.
+    """The global batches of steps start..stop-1, each field [batch_size, ...] sharded over the batch axes.
 
     Raises:
         ConfigError: the rows lack a field that the objective declares, or have it with another rank, size or type.
@@ -78,5 +78,5 @@ def check_fields(rows: Rows, fields: Mapping[str, Field]) -> None:
         have = rows[name]
         sizes = zip(have.shape[1:], field.tail, strict=False)
         differs = any(isinstance(declared, int) and found != declared for found, declared in sizes)
-        if have.ndim != 1 + len(field.tail) or have.dtype != np.int32 or differs:
-            raise ConfigError(f"batch field {name!r} is {have.dtype}{list(have.shape[1:])} a row; expected int32{list(field.tail)}")
+        if have.ndim != 1 + len(field.tail) or have.dtype != field.dtype or differs:
+            raise ConfigError(f"batch field {name!r} is {have.dtype}{list(have.shape[1:])} a row; expected {field.dtype}{list(field.tail)}")

@@ -27,7 +27,7 @@ class FinetuneConfig(training.TrainingConfig):
 
     Attributes:
         dataset: source as format:path (corpus, queries, qrels). split: whose judgments train. training_set: a finished
-        mine run, else negatives are mined here as `mine` says (BM25 by default). probe_split: judged queries for the
+        mine or teach run, else negatives are mined here as `mine` says (BM25 by default). probe_split: judged queries for the
         probe, "" = passages' own halves.
     """
 
@@ -59,7 +59,7 @@ def run_finetune(run: Run) -> Mapping[str, Any]:
 def open_training_set(run: Run, config: FinetuneConfig) -> Path:
     """The file of a training set: of the mine run that is named, or of one made under ``negatives/``."""
     if config.training_set:
-        return output_of(Path(config.training_set), EXAMPLES, ("mine",))
+        return output_of(Path(config.training_set), EXAMPLES, ("mine", "teach"))
     settings = dataclasses.replace(config.mine, dataset=config.dataset, split=config.split, seed=config.seed, on_bad_row=config.on_bad_row)
     with mesh.first_process_first():
         execute(mining.stage, settings, run.path / "negatives", process=0 if run.primary else 1)

@@ -130,7 +130,7 @@ def _earlier(config: MineConfig) -> dict[str, Example]:
         return {}
     path = Path(config.training_set)
     if path.is_dir():
-        path = output_of(path, TRAINING_SET, ("mine",))
+        path = output_of(path, TRAINING_SET, ("mine", "teach"))
     found = {example.query_id: example for example in read_examples(path, BadRows(config.on_bad_row))}
     if any(config.pool_name in example.negatives for example in found.values()):
         raise InputError(f"{path} already has negatives in the pool {config.pool_name!r}; name the new one by config.pool")
@@ -162,7 +162,7 @@ def _by_vectors(run: Run, dataset: Dataset, queries: Mapping[str, str], known: M
     retriever = load_retriever(config.retriever, given(config.template))
     if config.index == "scann":
         scann_index.need_dense(retriever.lexical)  # before the corpus is encoded
-    passages = _passages(run, dataset, retriever)
+    passages = encoded_passages(run, dataset, retriever)
     vectors = encode_queries(retriever, queries, config.batch_tokens)
     index: Index
     if config.index == "exact":
@@ -176,13 +176,12 @@ def _by_vectors(run: Run, dataset: Dataset, queries: Mapping[str, str], known: M
     return Searched(ranking, best, {**index.facts, "params_sha256": retriever.params_sha256})
 
 
-def _passages(run: Run, dataset: Dataset, retriever: Retriever) -> Embeddings:
-    """The vectors of the corpus: those of the encode run that is named, or encoded here."""
-    config: MineConfig = run.config
-    if config.embeddings:
-        return shards.open_encoded(config.embeddings, VECTORS, retriever)
+def encoded_passages(run: Run, dataset: Dataset, retriever: Retriever) -> Embeddings:
+    """The vectors of the corpus: those of the encode run that the config names (``embeddings``), or encoded here."""
+    if run.config.embeddings:
+        return shards.open_encoded(run.config.embeddings, VECTORS, retriever)
     chunks = shards.chunks_of_passages(dataset.corpus(), retriever, 16384)
-    shards.encode_corpus(run.path / VECTORS, retriever, chunks, None, "float16", config.batch_tokens)
+    shards.encode_corpus(run.path / VECTORS, retriever, chunks, None, "float16", run.config.batch_tokens)
     return shards.open_for(run.path / VECTORS, retriever)
 
 

@@ -1,0 +1,112 @@
+"""The stage `teach`: a teacher's score for every passage of a training set, written beside it, by ids. For distillation."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from denseir_jax.core import console
+from denseir_jax.core.artifacts import Run
+from denseir_jax.core.command import Stage
+from denseir_jax.core.config import located, operational
+from denseir_jax.core.errors import ConfigError, InputError
+from denseir_jax.data import sources
+from denseir_jax.data.examples import Example, read_examples, write_examples
+from denseir_jax.data.facts import output_of
+from denseir_jax.data.lines import BadRows
+from denseir_jax.data.teacher_scores import write_teacher_scores
+from denseir_jax.data.template import TextTemplate
+from denseir_jax.objectives.contrastive import EXAMPLES
+from denseir_jax.objectives.distill import SCORES
+from denseir_jax.pipeline.stages.encode import given
+from denseir_jax.pipeline.stages.mine import encoded_passages
+from denseir_jax.search.encode import encode_queries
+from denseir_jax.search.index import row_scorer
+from denseir_jax.search.retriever import folder_of, load_retriever
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TeachConfig:
+    """What to score, and who scores.
+
+    Attributes:
+        dataset: source as format:path. training_set: a finished mine run. teacher: a retriever, run:DIR or hf:DIR.
+        embeddings: a finished encode run of the teacher; without it the corpus is encoded here. pools: of negatives; all if
+        empty. template: how texts are written for a published teacher.
+    """
+
+    stage: str = "teach"
+    dataset: str = located("")
+    training_set: str = located("")
+    teacher: str = located("")
+    embeddings: str | None = located(None)
+    pools: tuple[str, ...] = ()
+    template: TextTemplate = TextTemplate()
+    batch_tokens: int = operational(0)
+    on_bad_row: Literal["error", "skip"] = "error"
+
+
+def run_teach(run: Run) -> Mapping[str, Any]:
+    """Training set, teacher -> the same training set and scores by (query id, passage id)."""
+    config: TeachConfig = run.config
+    examples = list(read_examples(output_of(Path(config.training_set), EXAMPLES, ("mine", "teach")), BadRows(config.on_bad_row)))
+    examples = [dataclasses.replace(example, negatives=_pools(example, config.pools)) for example in examples]
+    dataset = sources.read_dataset(config.dataset, BadRows(config.on_bad_row))
+    teacher = load_retriever(config.teacher, given(config.template))
+    passages = encoded_passages(run, dataset, teacher)
+    queries = {example.query_id: example.query for example in examples}
+    vectors = encode_queries(teacher, queries, config.batch_tokens)
+    row_of, score = {item: row for row, item in enumerate(passages.ids)}, row_scorer(passages, vectors, teacher.similarity)
+
+    def scores() -> Iterator[tuple[str, str, float]]:
+        for number, example in enumerate(console.progress(examples, "teach: scoring", len(examples), "queries")):
+            ids = _passages_of(example)
+            if lost := next((item for item in ids if item not in row_of), None):
+                raise InputError(f"{config.training_set}: query {example.query_id!r} names {lost!r}, which {config.dataset} lacks")
+            found = score(number, np.array([row_of[item] for item in ids], np.int64))
+            yield from ((example.query_id, item, float(value)) for item, value in zip(ids, found, strict=True))
+
+    counts = write_examples(run.path / EXAMPLES, examples)
+    pairs = write_teacher_scores(run.path / SCORES, scores())
+    metrics = {**counts, "scores": pairs}
+    run.finish(metrics, outputs=[EXAMPLES, SCORES], teacher_sha256=teacher.params_sha256)
+    return metrics
+
+
+def _pools(example: Example, names: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+    """The pools that are asked for.
+
+    Raises:
+        InputError: the example has no such pool.
+    """
+    lost = next((name for name in names if name not in example.negatives), None)
+    if lost is not None:
+        there = ", ".join(example.negatives) or "(it has none)"
+        raise InputError(f"query {example.query_id!r} has no pool {lost!r}; expected some of {there}")
+    return {name: example.negatives[name] for name in names or example.negatives}
+
+
+def _passages_of(example: Example) -> list[str]:
+    """Every passage of a query once: positives, then negatives by pool."""
+    return list(dict.fromkeys([*example.positives, *(item for pool in example.negatives.values() for item in pool)]))
+
+
+def inputs(config: TeachConfig) -> Mapping[str, str | Path]:
+    """The dataset, the training set, the teacher, and an encode run where one is named."""
+    for name, form in (("dataset", "format:path"), ("training_set", "a finished mine run"), ("teacher", "run:DIR or hf:DIR")):
+        if not getattr(config, name):
+            raise ConfigError(f"config.{name} is empty; expected {form}")
+    found: dict[str, str | Path] = {"dataset": sources.identity(config.dataset), "training_set": config.training_set}
+    found["teacher"] = folder_of(config.teacher)
+    return {**found, "embeddings": config.embeddings} if config.embeddings else found
+
+
+stage = Stage(
+    name="teach",
+    config=TeachConfig,
+    run=run_teach,
+    inputs=inputs,
+    summary="Score the passages of a training set with a teacher, for distillation.",
+)

@@ -1,0 +1,114 @@
+"""Distillation against numpy, whole and on several devices; what a teacher's scores change and what they do not."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import log_softmax, logsumexp, softmax
+from test_pair_objectives import SMALL, B, N, group_rows
+from tiny_model import params_of, quick, run
+
+from denseir_jax.core.config import parse
+from denseir_jax.core.errors import ConfigError, InputError
+from denseir_jax.data.tokens import TokenStore
+from denseir_jax.objectives.contrastive import ContrastiveConfig
+from denseir_jax.objectives.distill import DistillConfig
+from denseir_jax.parallel import mesh as meshes
+from denseir_jax.parallel.mesh import MeshConfig
+
+TEACHER = np.random.default_rng(4).normal(size=(B, N)).astype(np.float32)
+ROWS = group_rows() | {"teacher": jnp.asarray(TEACHER)}
+KEEP = np.ones((B, N), bool)
+KEEP[1, 1] = False  # known to answer query 1
+
+
+def by_numpy(config: DistillConfig, q: np.ndarray, p: np.ndarray, nll: float) -> float:
+    """A formula a branch, in float64 and loops."""
+    s, t = np.einsum("bd,bnd->bn", q, p), TEACHER.astype(np.float64)
+    total, cells = 0.0, 0
+    for i in range(B):
+        k, tau = KEEP[i], config.temperature
+        if config.teach == "margin_mse":
+            gaps = (s[i, :1] - s[i, 1:]) - (t[i, :1] - t[i, 1:])
+            total, cells = total + (gaps[k[1:]] ** 2).sum(), cells + k[1:].sum()
+            continue
+        target = log_softmax(t[i, k] / config.teacher_temperature)
+        if config.teach == "global_kl":
+            known = set(np.asarray(ROWS["known"])[i].tolist()) - {-1}
+            ids = np.asarray(ROWS["passage_row"]).reshape(-1)
+            others = [j for j in range(B * N) if j == i * N or int(ids[j]) not in known]
+            found = s[i, k] / tau - logsumexp(p.reshape(B * N, -1)[others] @ q[i] / tau)
+        else:
+            found = log_softmax(s[i, k] / tau)
+        total += (softmax(t[i, k] / config.teacher_temperature) * (target - found)).sum()
+        cells += k.sum() if config.teach == "local_kl_element" else 1
+    factor = config.temperature**2 if config.square_temperature else 1.0
+    return config.teacher_weight * factor * total / cells + config.nll_weight * nll
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        DistillConfig(group_size=N, temperature=0.5, teacher_temperature=2.0, square_temperature=True),
+        DistillConfig(group_size=N, teach="local_kl", temperature=0.5, nll_weight=0.3, teacher_weight=2.0),
+        DistillConfig(group_size=N, teach="local_kl_element", in_batch=False),
+        DistillConfig(group_size=N, teach="margin_mse", temperature=0.1, nll_weight=1.0),
+    ],
+    ids=lambda config: config.teach,
+)
+def test_each_formula_by_numpy(config: DistillConfig) -> None:
+    objective = config.build(SMALL)
+    params = params_of(objective)
+    loss, metrics, vectors = run(objective, params, ROWS)
+    q, p = (np.asarray(vectors[name], np.float64) for name in ("query", "passage"))
+    plain = ContrastiveConfig(group_size=N, temperature=config.temperature, in_batch=config.in_batch).build(SMALL)
+    np.testing.assert_allclose(loss, by_numpy(config, q, p, float(run(plain, params, ROWS)[0])), rtol=1e-4)
+    assert set(objective.fields()) == set(plain.fields()) | {"teacher"} and objective.fields()["teacher"].dtype == "float32"
+    s = np.where(KEEP, np.einsum("bd,bnd->bn", q, p), -np.inf)
+    assert metrics["agreement"] == ((s.argmax(1) == np.where(KEEP, TEACHER, -np.inf).argmax(1)).sum(), B)
+
+
+def test_a_teacher_that_is_sure_of_the_positive_is_the_contrastive_loss() -> None:
+    objective, plain = DistillConfig(group_size=N).build(SMALL), ContrastiveConfig(group_size=N).build(SMALL)
+    params, sure = params_of(objective), jnp.zeros((B, N)).at[:, 0].set(1e4)
+    np.testing.assert_allclose(run(objective, params, ROWS | {"teacher": sure})[0], run(plain, params, ROWS)[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 1), (1, 2, 1)])
+def test_devices_change_nothing(shape: tuple[int, int, int]) -> None:
+    objective = DistillConfig(group_size=N, nll_weight=0.5).build(SMALL)
+    rng = np.random.default_rng(2)
+    vectors = {"query": rng.normal(size=(B, 8)).astype(np.float32), "passage": rng.normal(size=(B, N, 8)).astype(np.float32)}
+
+    def loss(vectors: Any) -> Any:
+        return objective.over_batch({}, vectors, {}, ROWS)[0]
+
+    whole = quick(jax.value_and_grad(loss))(vectors)
+    mesh = meshes.make(MeshConfig(*shape), jax.devices()[:2])
+    with jax.set_mesh(mesh):
+        split = jax.device_put(vectors, meshes.batch_sharding(mesh))
+        found = quick(jax.value_and_grad(loss))(split)
+    np.testing.assert_allclose(found[0], whole[0], rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(b).max()), found[1], whole[1])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"group_size": 1}, "a teacher compares passages of a group"),
+        ({"in_batch": False}, "it needs in_batch=True"),
+        ({"teacher_temperature": 0.0}, "must be positive"),
+        ({"teacher_weight": 0.0}, "must be positive"),
+        ({"teach": "kl"}, "did you mean 'local_kl'"),
+    ],
+)
+def test_impossible_settings_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(DistillConfig, values)
+
+
+def test_without_scores_it_is_said_which_file_is_missing(tmp_path: Any) -> None:
+    with pytest.raises(InputError, match=r"teacher_scores\.jsonl does not exist: distillation needs a teacher's scores"):
+        DistillConfig(group_size=N).build(SMALL).rows(object.__new__(TokenStore), tmp_path)

@@ -1,6 +1,6 @@
 """Does a weak decoder rely on the vector? The signature experiment of SEED-Encoder and RetroMAE, at equal steps.
 
-    python benchmarks/bottleneck.py --workdir runs/bottleneck [--steps 300] [--long_steps 60] [--seeds 3]
+    python benchmarks/bottleneck.py --workdir runs/bottleneck [--steps 300] [--long_steps 60] [--seeds 2]
 
 Every system starts from one small MLM of the demo's extracts (from scratch all of them sit on the plateau of word frequencies for
 longer than this takes) and is trained for equal steps. Then, on extracts not trained on, every decoder's cross entropy with the
@@ -48,7 +48,7 @@ import matplotlib.pyplot as plt
 LENGTHS = (16, 32, 64, 128, 256, 512)
 VOCABULARY = 4096
 SHORT, LONGEST, TOKENS = 128, 512, 1024  # TOKENS: of a step, whatever the length of its rows
-BASE_STEPS, STEPS, LONG_STEPS, SEEDS = 1500, 300, 60, 3
+BASE_STEPS, STEPS, LONG_STEPS, SEEDS = 1500, 300, 60, 2
 HELD_OUT = 10  # one text of so many
 
 

@@ -264,10 +264,12 @@ def compare(links: Links, systems: list[str], tasks: dict[str, str], size: Size,
         "branches": {s: artifacts.read_json(links.folder / name / "metrics.json") for s, name in branches.items()},
         "versions": artifacts.versions(),
         "tables": tables,
-        "seeds": {f"{task}/cls": seeds(links, rivals, found[f"{task}/cls"], task, dataset, size) for task, dataset in tasks.items()},
     }
     trial = options.size == "smoke" or not options.second or options.base_steps or options.rivals < RIVALS or set(systems) != set(SYSTEMS)
-    artifacts.write_json((links.folder if trial else RESULTS) / f"pretraining_{options.size}.json", result)
+    path = (links.folder if trial else RESULTS) / f"pretraining_{options.size}.json"
+    artifacts.write_json(path, result)
+    spread = {f"{task}/cls": seeds(links, rivals, found[f"{task}/cls"], task, dataset, size) for task, dataset in tasks.items()}
+    artifacts.write_json(path, result | {"seeds": spread})
 
 
 def seeds(links: Links, rivals: list[str], folders: dict[str, Path], task: str, dataset: str, size: Size) -> dict[str, list[float]]:

@@ -41,9 +41,9 @@ class CheckConfig:
 
     Attributes:
         dataset: format:path. corpus: format:path of the passages, where they are not the dataset's own; alone, it is checked
-        for pre-training. split: what would be learnt from. training_set: a finished mine run, or a .jsonl file, which would
-        be learnt from instead. tokens: a finished prepare run, whose tokenizer and template are taken. tokenizer: or a
-        tokenizer (file or folder) to count tokens by; without either, lengths are in characters alone.
+        for pre-training. split: what would be learnt from. training_set: a finished mine or teach run, or a .jsonl file, which
+        would be learnt from instead. tokens: a finished prepare run, whose tokenizer and template are taken. tokenizer: or
+        a tokenizer (file or folder) to count tokens by; without either, lengths are in characters alone.
         template: lengths in tokens that texts are cut at. encoder, plan: sizes for the estimates.
         on_bad_row: what the other stages will be told: rows that they refuse are faults, rows that they skip are warnings.
     """
@@ -185,7 +185,7 @@ def _training_set_file(path: Path) -> Path:
         return path
     from denseir_jax.objectives.contrastive import EXAMPLES  # JAX comes with it, which nothing else here needs
 
-    return output_of(path, EXAMPLES, ("mine",))
+    return output_of(path, EXAMPLES, ("mine", "teach"))
 
 
 def _say_now(workdir: Path) -> None:

@@ -82,4 +82,4 @@ def _score(text: str) -> float | None:
         score = float(text[1:-1] if text.startswith("[") and text.endswith("]") else text)
     except ValueError:
         return None
-    return score if math.isfinite(score) else None
+    return score if math.isfinite(score) and "_" not in text else None

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from denseir_jax.core.errors import InputError
 from denseir_jax.data import sources
+from denseir_jax.data.beir import write_folder
 from denseir_jax.data.examples import Example, read_examples, write_examples
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import Passage
@@ -83,7 +84,7 @@ def test_what_one_row_calls_positive_is_no_negative_in_another(tmp_path):
     assert bad.counts == {"negative that another row calls positive": 1}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(
     st.lists(
         st.tuples(st.sampled_from("xyz"), st.sets(st.sampled_from("abcdef"), min_size=1), st.lists(st.sampled_from("abcdef"))), min_size=1
@@ -211,6 +212,27 @@ def test_tevatron_dangling_positives_are_named(tmp_path):
     write(tmp_path / "corpus.jsonl", {"docid": "d2", "text": "Venus"})
     write(tmp_path / "train.jsonl", V1)
     assert sources.check(opened(f"tevatron:{tmp_path}"), "train").passages == ("d1",)
+
+
+def test_any_source_can_be_written_as_a_beir_folder(tmp_path):
+    write(tmp_path / "in" / "train.jsonl", V1)
+    write(
+        tmp_path / "in" / "dev.jsonl",
+        {**V1, "positive_passages": [{"docid": "d4", "text": 'says "é"\n\tand more'}], "negative_passages": []},
+    )
+    given = opened(f"tevatron:{tmp_path / 'in'}")
+    write_folder(tmp_path / "out", given)
+    found = sources.read_dataset(f"beir:{tmp_path / 'out'}", BadRows())
+    assert list(found.corpus()) == list(given.corpus())
+    assert found.splits == given.splits
+    for split in found.splits:
+        assert (found.queries(split), found.qrels(split)) == (given.queries(split), given.qrels(split))
+    write(tmp_path / "in" / "corpus.jsonl", {"docid": "d1", "text": "x"})
+    write(tmp_path / "in" / "dev.jsonl", {**V1, "query": "another text"})
+    given = opened(f"tevatron:{tmp_path / 'in'}")
+    with pytest.raises(InputError, match="query '7' has another text in the split 'dev'"):
+        write_folder(tmp_path / "again", given)
+    assert not (tmp_path / "again").exists()
 
 
 @pytest.mark.parametrize(("name", "passages", "counted"), [("msmarco", 260, 260), ("nq", 986, 987)])

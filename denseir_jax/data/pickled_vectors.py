@@ -63,15 +63,28 @@ def _bytes(text: Any, encoding: Any) -> bytes:
     return text.encode("latin-1")
 
 
+class _Function:
+    """A function that a pickle may call but not change, which it can try with any object that takes no state of its own."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError(f"it would change a function; {_EXPECTED}")
+
+
 _KNOWN: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
-    ("_codecs", "encode"): _bytes,
+    ("_codecs", "encode"): _Function(_bytes),
 }
 for _core in ("numpy.core", "numpy._core"):  # of numpy 1 and numpy 2
     _KNOWN[_core + ".multiarray", "_reconstruct"] = _Array
-    _KNOWN[_core + ".multiarray", "scalar"] = _scalar
-    _KNOWN[_core + ".numeric", "_frombuffer"] = _frombuffer
+    _KNOWN[_core + ".multiarray", "scalar"] = _Function(_scalar)
+    _KNOWN[_core + ".numeric", "_frombuffer"] = _Function(_frombuffer)
 
 
 class _Reader(pickle.Unpickler):

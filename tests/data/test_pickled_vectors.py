@@ -67,6 +67,14 @@ def test_a_pickle_that_would_run_something_is_refused(tmp_path, protocol):
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_pickle_cannot_change_what_it_may_call(tmp_path):
+    for name in ("cnumpy.core.multiarray\nscalar\n", "c_codecs\nencode\n", "cnumpy\ndtype\n", "cnumpy\nndarray\n"):
+        (tmp_path / "p").write_bytes(f"{name}}}S'__doc__'\nS'changed'\nsb.".encode())
+        with pytest.raises(InputError, match="holds no pickled vectors"):
+            pickled_vectors.read(str(tmp_path / "p"))
+    assert not any(meant.__doc__ == "changed" for meant in pickled_vectors._KNOWN.values())
+
+
 def test_every_name_that_is_known_builds_data_alone():
     """What stands behind each name is a class or a function of this module, never the thing named."""
     for place, meant in pickled_vectors._KNOWN.items():

@@ -1,12 +1,14 @@
-"""The reader of BEIR folders: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, plain or compressed."""
+"""The reader and the writer of BEIR folders: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, plain or compressed."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from denseir_jax.core import artifacts
 from denseir_jax.core.errors import InputError
 from denseir_jax.data import jsonl, trec, tsv
 from denseir_jax.data.lines import BadRows
-from denseir_jax.data.records import Passage, Qrels, need_split
+from denseir_jax.data.records import Dataset, Passage, Qrels, need_split
 
 
 class BeirFolder:
@@ -50,3 +52,29 @@ class BeirFolder:
         """
         need_split(split, self.splits, str(self.folder))
         return trec.read_qrels(str(tsv.packed(self.folder / "qrels", f"{split}.tsv")), self._bad)
+
+
+def write_folder(path: Path, dataset: Dataset) -> None:
+    """Write any data set as a BEIR folder, whole or not at all; a query of several splits is written once.
+
+    Raises:
+        InputError: as the data set's own reader; a query with different texts in two splits.
+    """
+    with artifacts.new_folder(path) as folder:
+        _write(folder / "corpus.jsonl", ({"_id": one.id, "title": one.title, "text": one.text} for one in dataset.corpus()))
+        texts: dict[str, str] = {}
+        (folder / "qrels").mkdir()
+        for split in dataset.splits:
+            for id, text in dataset.queries(split).items():
+                if texts.setdefault(id, text) != text:
+                    raise InputError(f"query {id!r} has another text in the split {split!r} than in one before; expected one text an id")
+            with open(folder / "qrels" / f"{split}.tsv", "w", encoding="utf-8", newline="\n") as stream:
+                stream.write("query-id\tcorpus-id\tscore\n")
+                for query, judged in dataset.qrels(split).items():
+                    stream.writelines(f"{query}\t{passage}\t{value}\n" for passage, value in judged.items())
+        _write(folder / "queries.jsonl", ({"_id": id, "text": text} for id, text in texts.items()))
+
+
+def _write(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
+    with open(path, "w", encoding="utf-8", newline="\n") as stream:
+        stream.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -1,6 +1,7 @@
 """Readers of JSON lines: one object a line, with an id, a text, perhaps a title."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ from denseir_jax.data.lines import BadRows, open_text
 from denseir_jax.data.records import Passage, Query, SeenIds, fault_of_id
 
 _ID_KEYS = ("_id", "id", "docid")
-_TEXT_KEYS = ("text", "contents")
+_TEXT_KEYS = ("text", "contents", "document_text")
 
 
 class BadField(Exception):
@@ -28,7 +29,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def objects(path: str, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -39,11 +40,8 @@ def objects(path: str, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
     """
     for line, text in open_text(path, bad):
         try:
-            value = _DECODER.decode(text)
-            if "\\u" in text:  # only an escape can bring half a character pair, which no file or tokenizer takes
-                json.dumps(value, ensure_ascii=False).encode("utf-8")
-        except UnicodeEncodeError:
-            bad.bad(path, line, "half a surrogate pair", "; expected whole characters")
+            value = DECODER.decode(text)
+            need_whole(value, text)
         except BadField as fault:
             bad.bad(path, line, fault.reason, fault.detail)
         except (ValueError, RecursionError) as error:
@@ -56,7 +54,7 @@ def objects(path: str, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def passages(path: str, bad: BadRows) -> Iterator[Passage]:
-    """Yield passages from objects with ``_id`` (or ``id``, ``docid``), ``text`` (or ``contents``) and perhaps ``title``.
+    """Yield passages from objects with ``_id`` (or ``id``, ``docid``), ``text`` (or ``contents``, ``document_text``) and perhaps ``title``.
 
     If the first object has no id, none may have one, and a passage's id is its line number counted from 0.
 
@@ -147,6 +145,51 @@ def title_of(row: Mapping[str, Any]) -> str:
     if value is not None and not isinstance(value, str):
         raise BadField("title is not a string", f" but {kind(value)}; expected a string or null")
     return value or ""
+
+
+def list_of(row: Mapping[str, Any], key: str, item: type, items: str) -> list[Any]:
+    """The list under a key; missing and null are an empty one.
+
+    Args:
+        item: the type of what it must hold. items: the same in words ("strings").
+    Raises:
+        BadField: something else than a list is there, or the list holds something else.
+    """
+    value = row.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        hint = f': write "{key}": ["..."], even for one' if isinstance(value, str) and item is str else ""
+        raise BadField(f"{key} is not a list", f" but {kind(value)}; expected a list of {items}{hint}")
+    other = next((found for found in value if not isinstance(found, item)), row)
+    if other is not row:
+        raise BadField(f"{key} holds something else", f": {kind(other)}; expected a list of {items}")
+    return value
+
+
+def numbers_of(row: Mapping[str, Any], key: str) -> list[float]:
+    """The list of finite numbers under a key; missing and null are an empty one.
+
+    Raises:
+        BadField: something else than a list is there, or the list holds something else.
+    """
+    values = list_of(row, key, object, "numbers")
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) for value in values):
+        raise BadField(f"{key} holds something else", "; expected finite numbers")
+    return [float(value) for value in values]
+
+
+def need_whole(value: Any, text: str) -> None:
+    """Refuse half a character pair in the value of a JSON text: only an escape can bring one, which no file or tokenizer takes.
+
+    Raises:
+        BadField: there is one.
+    """
+    if "\\u" in text:
+        try:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError:
+            raise BadField("half a surrogate pair", "; expected whole characters") from None
 
 
 def kind(value: Any) -> str:

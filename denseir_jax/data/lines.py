@@ -78,7 +78,7 @@ def open_text(path: str, bad: BadRows | None = None) -> Iterator[tuple[int, str]
     """
     bad = bad or BadRows()
     bad.begin(path)
-    for number, raw in enumerate(_split(_chunks(path)), start=1):
+    for number, raw in enumerate(_split(chunks(path)), start=1):
         if number == 1:
             raw = raw.removeprefix(b"\xef\xbb\xbf")
         try:
@@ -107,7 +107,12 @@ def _split(chunks: Iterator[bytes]) -> Iterator[bytes]:
         yield last.removesuffix(b"\r")
 
 
-def _chunks(path: str) -> Iterator[bytes]:
+def chunks(path: str) -> Iterator[bytes]:
+    """Yield the bytes of a file, unpacked.
+
+    Raises:
+        InputError: the file cannot be read or is damaged.
+    """
     try:
         with _opened(path) as stream:
             start = stream.peek(4)[:4]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from denseir_jax.core import artifacts
 from denseir_jax.core.errors import InputError
-from denseir_jax.data import demo, jsonl, tsv
+from denseir_jax.data import columns, demo, dpr, flag_embedding, ir_collection, jsonl, msmarco, tevatron, text_rows, tfds_folder, tsv
 from denseir_jax.data.beir import BeirFolder
 from denseir_jax.data.lines import STDIN, BadRows, shown
 from denseir_jax.data.records import Dataset, Passage
@@ -22,8 +22,9 @@ class Format:
     """How one format is read.
 
     Attributes:
-        holds: "file", "folder", "either" or "nothing": what its path may be. corpus: path -> passages, if it has a
-        corpus of its own. dataset: path -> corpus, queries, qrels, if it has them.
+        holds: "file", "folder", "either", "name" (of something that lies elsewhere) or "nothing": what its path may be.
+        corpus: path -> passages, where a path can be a corpus alone. dataset: path -> corpus, queries, qrels; where there is
+        a `corpus` too, a file is that, and a folder this.
     """
 
     holds: str
@@ -34,8 +35,19 @@ class Format:
 FORMATS = {
     "jsonl": Format("file", corpus=jsonl.passages),
     "txt": Format("file", corpus=tsv.text_passages),
-    "tsv": Format("either", corpus=tsv.passages, dataset=tsv.MsMarcoFolder),
+    "tsv": Format("either", corpus=tsv.passages, dataset=msmarco.passage_folder),
+    "msmarco_docs": Format("either", corpus=msmarco.documents, dataset=msmarco.document_folder),
+    "triples": Format("either", dataset=text_rows.triples),
+    "top1000": Format("either", dataset=text_rows.candidates),
     "beir": Format("folder", dataset=BeirFolder),
+    "flag_embedding": Format("either", dataset=flag_embedding.dataset),
+    "tevatron": Format("either", dataset=tevatron.dataset),
+    "dpr": Format("either", dataset=dpr.dataset),
+    "dpr_wiki": Format("file", corpus=dpr.wiki_passages),
+    "rocketqa": Format("either", dataset=text_rows.rocketqa),
+    "columns": Format("either", dataset=columns.dataset),
+    "tfds": Format("folder", corpus=tfds_folder.passages),
+    "ir_datasets": Format("name", dataset=ir_collection.Collection),
     "demo": Format("nothing", dataset=lambda path, bad: demo.Demo()),
 }
 
@@ -70,7 +82,7 @@ def parse(source: str) -> Source:
         return Source(name, "")
     if not path:
         raise InputError(f"source {source!r}: no path; expected {name}:PATH")
-    if path == STDIN and holds != "folder":
+    if holds == "name" or (path == STDIN and holds != "folder"):
         return Source(name, path)
     place = Path(path).expanduser()
     if not place.exists():
@@ -89,6 +101,8 @@ def identity(source: str) -> str:
     found = parse(source)
     if found.path == STDIN:
         return "sha256:" + artifacts.text_sha256("standard input")
+    if found.format == "ir_datasets":
+        return ir_collection.identity(found.path)
     return demo.identity() if found.format == "demo" else "sha256:" + artifacts.content_sha256(Path(found.path))
 
 
@@ -123,7 +137,8 @@ def read_dataset(source: str, bad: BadRows) -> Dataset:
     """
     found = parse(source)
     dataset = FORMATS[found.format].dataset
-    if dataset is None or found.path == STDIN or (found.path and not Path(found.path).is_dir()):
+    is_corpus = FORMATS[found.format].corpus is not None and not Path(found.path).is_dir()
+    if dataset is None or found.path == STDIN or is_corpus:
         able = ", ".join(name for name, form in FORMATS.items() if form.dataset is not None)
         raise InputError(f"source {source!r} has passages but no queries; expected one of {able}, with a folder as path where one is due")
     return dataset(found.path, bad)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -24,6 +25,7 @@ _LAST_RANK = 1 << 24  # beyond it float32, which rankings are sorted by, does no
 _BEIR_HEADER = ["query-id", "corpus-id", "score"]
 _LARGEST = float(np.finfo(np.float32).max)
 _RUN_LAYOUTS = "6 (TREC: query Q0 passage rank score tag) or 3 (MS MARCO: query passage rank)"
+_SCORED_LAYOUTS = "3 (Tevatron: query passage score) or 4 (RocketQA: query passage rank score)"
 _QRELS_LAYOUTS = "4 (TREC: query iteration passage relevance) or 3 (BEIR: query passage relevance)"
 
 
@@ -73,6 +75,28 @@ def read_run(path: str, bad: BadRows | None = None) -> RunFile:
     if not found:
         raise InputError(f"{shown(path)} holds no row of a run; expected columns {_RUN_LAYOUTS}")
     return RunFile({query: best_first(list(scores.items())) for query, scores in found.items()}, width == 6, tag)
+
+
+def read_scored(path: str, bad: BadRows | None = None) -> Ranking:
+    """Read a ranking as Tevatron (query, passage, score) or RocketQA (query, passage, rank, score) writes it, in trec_eval's order.
+
+    Raises:
+        InputError: the file is empty, or has a bad row under the policy "error": wrong columns, a score that is no finite float32, a
+            passage twice for one query.
+    """
+    bad = bad or BadRows()
+    found: dict[str, dict[str, float]] = {}
+    for line, cells, _ in _rows(path, (3, 4), _SCORED_LAYOUTS, bad):
+        query, passage, score = cells[0], cells[1], _score(cells[-1])
+        if score is None:
+            bad.bad(path, line, "bad score", f" {_brief(cells[-1])}; expected a finite number")
+        elif passage in found.get(query, ()):
+            bad.bad(path, line, "passage twice for one query", f": {passage!r} for query {query!r}; expected every passage once a query")
+        else:
+            found.setdefault(query, {})[passage] = score
+    if not found:
+        raise InputError(f"{shown(path)} holds no row of a ranking; expected columns {_SCORED_LAYOUTS}")
+    return {query: best_first(list(scores.items())) for query, scores in found.items()}
 
 
 def best_first(scored: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
@@ -152,11 +176,18 @@ def _rows(path: str, widths: tuple[int, ...], layouts: str, bad: BadRows) -> Ite
         yield line, cells, widths[0]
 
 
-def write_run(path: Path, ranking: Mapping[str, Sequence[tuple[str, float]]], tag: str = "denseir_jax") -> None:
-    """Write a TREC run whole or not at all, in the order of trec_eval, so that whoever reads it finds the order written.
+def write_run(
+    path: Path,
+    ranking: Mapping[str, Sequence[tuple[str, float]]],
+    tag: str = "denseir_jax",
+    layout: Literal["trec", "msmarco", "tevatron"] = "trec",
+) -> None:
+    """Write a run whole or not at all, in the order of trec_eval, so that whoever reads it finds the order written.
 
     Scores are printed with the digits that give the same float32 back.
 
+    Args:
+        layout: "trec" has 6 columns, "msmarco" 3 (query, passage, rank) and "tevatron" 3 (query, passage, score).
     Raises:
         InputError: an id or the tag holds whitespace. ValueError: a score is not a finite float32.
     """
@@ -168,7 +199,10 @@ def write_run(path: Path, ranking: Mapping[str, Sequence[tuple[str, float]]], ta
                 _need_word(passage, "passage id")
                 if not math.isfinite(score):
                     raise ValueError(f"score {score} of passage {passage!r} for query {query!r} is not a finite float32")
-                stream.write(f"{query} Q0 {passage} {rank} {np.float32(score)} {tag}\n")
+                if layout == "trec":
+                    stream.write(f"{query} Q0 {passage} {rank} {np.float32(score)} {tag}\n")
+                else:
+                    stream.write(f"{query}\t{passage}\t{rank if layout == 'msmarco' else np.float32(score)}\n")
 
 
 def write_qrels(path: Path, qrels: Mapping[str, Mapping[str, int]]) -> None:

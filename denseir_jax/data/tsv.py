@@ -1,4 +1,4 @@
-"""Readers of plain and tab-separated text, and of a folder laid out as MS MARCO passage ranking is published.
+"""Readers of plain and tab-separated text.
 
 Nothing is ever quoted: a quote character is data.
 """
@@ -6,10 +6,8 @@ Nothing is ever quoted: a quote character is data.
 from collections.abc import Iterator
 from pathlib import Path
 
-from denseir_jax.core.errors import InputError
-from denseir_jax.data import trec
 from denseir_jax.data.lines import BadRows, open_text
-from denseir_jax.data.records import Passage, Qrels, Query, SeenIds, fault_of_id, need_split
+from denseir_jax.data.records import Passage, Query, SeenIds, fault_of_id
 
 PACKED = ("", ".gz", ".zst")
 
@@ -30,7 +28,7 @@ def passages(path: str, bad: BadRows) -> Iterator[Passage]:
     Raises:
         InputError: as `lines.open_text`, or a bad row under the policy "error".
     """
-    for cells in _rows(path, (2, 3), "id <tab> text, or id <tab> title <tab> text", bad):
+    for cells in rows(path, (2, 3), "id <tab> text, or id <tab> title <tab> text", bad):
         yield Passage(cells[0], cells[-1], cells[1] if len(cells) == 3 else "")
 
 
@@ -40,11 +38,16 @@ def queries(path: str, bad: BadRows) -> Iterator[Query]:
     Raises:
         InputError: as `passages`.
     """
-    for cells in _rows(path, (2,), "id <tab> text", bad):
+    for cells in rows(path, (2,), "id <tab> text", bad):
         yield Query(cells[0], cells[1])
 
 
-def _rows(path: str, widths: tuple[int, ...], layout: str, bad: BadRows) -> Iterator[list[str]]:
+def rows(path: str, widths: tuple[int, ...], layout: str, bad: BadRows) -> Iterator[list[str]]:
+    """Yield the cells of rows that begin with an id; the first row decides how many there are.
+
+    Raises:
+        InputError: as `lines.open_text`; wrong columns, a bad or a second id.
+    """
     seen = SeenIds()
     for line, text in open_text(path, bad):
         cells = text.split("\t")
@@ -74,45 +77,3 @@ def names(folder: Path, prefix: str, suffix: str) -> tuple[str, ...]:
             found.add(plain[len(prefix) : -len(suffix)])
     first = ("train", "dev", "test")
     return tuple(name for name in first if name in found) + tuple(sorted(found.difference(first)))
-
-
-class MsMarcoFolder:
-    """``collection.tsv``, ``queries.SPLIT.tsv`` and ``qrels.SPLIT.tsv``, plain or compressed. A `records.Dataset`.
-
-    Raises:
-        InputError: the folder holds no collection.tsv.
-    """
-
-    attribution = ""
-
-    def __init__(self, path: str, bad: BadRows):
-        self.folder, self._bad = Path(path), bad
-        self.splits = names(self.folder, "qrels.", ".tsv")
-        self._collection = packed(self.folder, "collection.tsv")
-        if self._collection is None:
-            raise InputError(f"{path} holds no collection.tsv; expected collection.tsv, queries.SPLIT.tsv, qrels.SPLIT.tsv")
-
-    def corpus(self) -> Iterator[Passage]:
-        """All passages, in file order."""
-        return passages(str(self._collection), self._bad)
-
-    def queries(self, split: str) -> dict[str, str]:
-        """Query id -> text of the queries judged in a split, in file order.
-
-        Raises:
-            InputError: no such split, no file of its queries, or a bad row.
-        """
-        judged = self.qrels(split)
-        path = packed(self.folder, f"queries.{split}.tsv")
-        if path is None:
-            raise InputError(f"{self.folder} holds no queries.{split}.tsv; expected it beside qrels.{split}.tsv")
-        return {query.id: query.text for query in queries(str(path), self._bad) if query.id in judged}
-
-    def qrels(self, split: str) -> Qrels:
-        """The judgments of a split.
-
-        Raises:
-            InputError: no such split, or a bad row.
-        """
-        need_split(split, self.splits, str(self.folder))
-        return trec.read_qrels(str(packed(self.folder, f"qrels.{split}.tsv")), self._bad)

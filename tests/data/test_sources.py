@@ -122,7 +122,7 @@ def test_empty_corpus_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("corpus.jsonl", "no format; expected format:path, format one of jsonl, txt, tsv, beir, demo"),
+        ("corpus.jsonl", "no format; expected format:path, format one of jsonl, txt, tsv, msmarco_docs, "),
         ("jsnl:x", "unknown format 'jsnl'; .*did you mean jsonl:x"),
         ("jsonl:", "no path; expected jsonl:PATH"),
         ("jsonl:/no/such", "/no/such does not exist"),

@@ -13,11 +13,14 @@ import pytest
 from launching import launch, metrics, once
 from safetensors.numpy import load_file
 
-from denseir_jax.core.artifacts import finished_run
+from denseir_jax.core.artifacts import Run, finished_run
 from denseir_jax.core.command import execute
 from denseir_jax.core.errors import InputError
+from denseir_jax.data.lines import BadRows
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokenizer import load_tokenizer
+from denseir_jax.data.tokens import TokenStore
+from denseir_jax.data.training_set import GroupRows, read_training_set
 from denseir_jax.models.decoders import DecoderConfig
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.models.shape import EncoderConfig
@@ -27,10 +30,12 @@ from denseir_jax.objectives.contrastive import ContrastiveConfig
 from denseir_jax.objectives.ict import IctConfig
 from denseir_jax.objectives.mlm import MlmConfig
 from denseir_jax.objectives.seed import SeedConfig
-from denseir_jax.pipeline.stages.finetune import FinetuneConfig
+from denseir_jax.pipeline.stages.finetune import FinetuneConfig, inputs, open_training_set
 from denseir_jax.pipeline.stages.finetune import stage as finetune
 from denseir_jax.pipeline.stages.mine import MineConfig
 from denseir_jax.pipeline.stages.mine import stage as mine
+from denseir_jax.pipeline.stages.prepare import PrepareConfig
+from denseir_jax.pipeline.stages.prepare import stage as prepare
 from denseir_jax.pipeline.stages.pretrain import PretrainConfig
 from denseir_jax.pipeline.stages.pretrain import stage as pretrain
 from denseir_jax.search.encode import encode_queries
@@ -120,6 +125,30 @@ def test_overfits_a_handful_of_pairs_that_mean_nothing(beir, beir_tokens, tmp_pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "open_training_set", lambda run, config: tmp_path / "set")
         assert execute(finetune, config, tmp_path / "run")["loss"] < 0.05
+
+
+def test_examples_that_a_source_brings_become_groups(beir, tmp_path, capsys):
+    passages = {row["_id"]: row["text"] for row in map(json.loads, (beir / "corpus.jsonl").read_text().splitlines())}
+    folder = tmp_path / "flag"
+    folder.mkdir()
+    for split, numbers in (("train", range(60)), ("dev", range(240, 260))):
+        rows = [{"query": _queries(beir)[f"q{n}"], "pos": [passages[f"p{n % 60}"]], "neg": [passages[f"p{(n + 1) % 60}"]]} for n in numbers]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    template = TextTemplate(query_length=24, passage_length=32)
+    source = f"flag_embedding:{folder}"
+    tokens = PrepareConfig(corpus=source, vocab_size=300, train_queries=True, workers=1, template=template)
+    execute(prepare, tokens, tmp_path / "tokens")
+    config = settings(beir, tmp_path / "tokens", Path("given"), dataset=source)
+    run = Run(tmp_path / "run", "finetune", config).open(inputs(config))
+    store = TokenStore.open(tmp_path / "tokens")
+    found = read_training_set(open_training_set(run, config), {id: row for row, id in enumerate(store.ids)}, BadRows())
+    assert "60 queries of flag_embedding:" in capsys.readouterr().err
+    rows = GroupRows(found, store, load_tokenizer(tmp_path / "tokens" / "tokenizer"), template, group_size=2, seed=0)
+    assert rows.counts == {"queries": 60, "skipped": 0, "negatives": 60, "dropped": 0, "short": 0, "filled": 0}
+    assert inputs(config) != inputs(dataclasses.replace(config, training_set=None))
+    with pytest.raises(InputError, match=r"training_set=given: beir:.* has judgments alone; expected a source with examples"):
+        open_training_set(run, dataclasses.replace(config, dataset=f"beir:{beir}"))
+    run.close()
 
 
 def _queries(beir: Path) -> dict[str, str]:

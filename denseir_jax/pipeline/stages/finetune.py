@@ -5,14 +5,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from denseir_jax.core import console
+from denseir_jax.core import artifacts, console
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage, execute
 from denseir_jax.core.config import located, operational
-from denseir_jax.core.errors import ConfigError
+from denseir_jax.core.errors import ConfigError, InputError
+from denseir_jax.data.examples import write_examples
 from denseir_jax.data.facts import output_of
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.sources import read_dataset
+from denseir_jax.data.supervised import GIVEN, Supervised
 from denseir_jax.objectives.contrastive import EXAMPLES
 from denseir_jax.parallel import mesh
 from denseir_jax.pipeline.stages import mine as mining
@@ -27,8 +29,8 @@ class FinetuneConfig(training.TrainingConfig):
 
     Attributes:
         dataset: source as format:path (corpus, queries, qrels). split: whose judgments train. training_set: a finished
-        mine or teach run, else negatives are mined here as `mine` says (BM25 by default). probe_split: judged queries for the
-        probe, "" = passages' own halves.
+        mine or teach run, or "given": the dataset's own examples, else negatives are mined here as `mine` says (BM25 by default).
+        probe_split: judged queries for the probe, "" = passages' own halves.
     """
 
     stage: str = "finetune"
@@ -57,13 +59,38 @@ def run_finetune(run: Run) -> Mapping[str, Any]:
 
 
 def open_training_set(run: Run, config: FinetuneConfig) -> Path:
-    """The file of a training set: of the mine run that is named, or of one made under ``negatives/``."""
+    """The file of a training set: what the dataset gives, of the mine run that is named, or of one made under ``negatives/``."""
+    if config.training_set == GIVEN:
+        return write_given(run, config)
     if config.training_set:
         return output_of(Path(config.training_set), EXAMPLES, ("mine", "teach"))
     settings = dataclasses.replace(config.mine, dataset=config.dataset, split=config.split, seed=config.seed, on_bad_row=config.on_bad_row)
     with mesh.first_process_first():
         execute(mining.stage, settings, run.path / "negatives", process=0 if run.primary else 1)
     return output_of(run.path / "negatives", EXAMPLES, ("mine",))
+
+
+def write_given(run: Run, config: FinetuneConfig) -> Path:
+    """The examples that the dataset brings, as ``given.jsonl``.
+
+    Raises:
+        InputError: it brings none, or a bad row.
+    """
+    bad = BadRows(config.on_bad_row)
+    dataset = read_dataset(config.dataset, bad)
+    if not isinstance(dataset, Supervised):
+        raise InputError(
+            f"training_set={GIVEN}: {config.dataset} has judgments alone; expected a source with examples, as flag_embedding:FILE"
+        )
+    path = run.path / "given.jsonl"
+    with mesh.first_process_first():
+        if run.primary:
+            counts = write_examples(path, dataset.examples(config.split))
+            skipped = "".join(f"; {count:,} x {reason}" for reason, count in bad.counts.items())
+            console.say(
+                f"finetune: {counts['queries']:,} queries of {config.dataset} with {counts['negatives'] or 'no'} negatives{skipped}"
+            )
+    return path
 
 
 def make_probe(config: FinetuneConfig, parts: training.Parts, objective: Any) -> probes.Probe:
@@ -80,6 +107,8 @@ def make_probe(config: FinetuneConfig, parts: training.Parts, objective: Any) ->
 def inputs(config: FinetuneConfig) -> Mapping[str, str | Path]:
     """The dataset; prepare run, training set and warm start where they are named."""
     found = training.tokens_inputs(config, config.dataset)
+    if config.training_set == GIVEN:  # the dataset is an input already; that its examples are used is one too
+        return {**found, "training_set": "sha256:" + artifacts.text_sha256(GIVEN)}
     return {**found, "training_set": config.training_set} if config.training_set else found
 
 

@@ -27,6 +27,7 @@ from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.objectives.base import Context
 from denseir_jax.objectives.bottleneck import BottleneckConfig
 from denseir_jax.objectives.contrastive import ContrastiveConfig
+from denseir_jax.objectives.distill import SCORES
 from denseir_jax.objectives.ict import IctConfig
 from denseir_jax.objectives.mlm import MlmConfig
 from denseir_jax.objectives.seed import SeedConfig
@@ -133,6 +134,7 @@ def test_examples_that_a_source_brings_become_groups(beir, tmp_path, capsys):
     folder.mkdir()
     for split, numbers in (("train", range(60)), ("dev", range(240, 260))):
         rows = [{"query": _queries(beir)[f"q{n}"], "pos": [passages[f"p{n % 60}"]], "neg": [passages[f"p{(n + 1) % 60}"]]} for n in numbers]
+        rows = [row | {"pos_scores": [n + 0.5], "neg_scores": [-1]} for n, row in enumerate(rows)]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     template = TextTemplate(query_length=24, passage_length=32)
     source = f"flag_embedding:{folder}"
@@ -145,6 +147,8 @@ def test_examples_that_a_source_brings_become_groups(beir, tmp_path, capsys):
     assert "60 queries of flag_embedding:" in capsys.readouterr().err
     rows = GroupRows(found, store, load_tokenizer(tmp_path / "tokens" / "tokenizer"), template, group_size=2, seed=0)
     assert rows.counts == {"queries": 60, "skipped": 0, "negatives": 60, "dropped": 0, "short": 0, "filled": 0}
+    scores = [json.loads(line)["score"] for line in (tmp_path / "run" / SCORES).read_text().splitlines()]
+    assert len(scores) == 120 and sorted(scores)[:61] == [-1] * 60 + [0.5] and max(scores) == 59.5
     assert inputs(config) != inputs(dataclasses.replace(config, training_set=None))
     with pytest.raises(InputError, match=r"training_set=given: beir:.* has judgments alone; expected a source with examples"):
         open_training_set(run, dataclasses.replace(config, dataset=f"beir:{beir}"))

@@ -1,6 +1,7 @@
 """Fine-tuning a retriever on queries and judged passages, with in-batch and hard negatives."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from denseir_jax.data.facts import output_of
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.sources import read_dataset
 from denseir_jax.data.supervised import GIVEN, Supervised
+from denseir_jax.data.teacher_scores import write_teacher_scores
 from denseir_jax.objectives.contrastive import EXAMPLES
+from denseir_jax.objectives.distill import SCORES
 from denseir_jax.parallel import mesh
 from denseir_jax.pipeline.stages import mine as mining
 from denseir_jax.pipeline.stages import training
@@ -71,7 +74,7 @@ def open_training_set(run: Run, config: FinetuneConfig) -> Path:
 
 
 def write_given(run: Run, config: FinetuneConfig) -> Path:
-    """The examples that the dataset brings, as ``given.jsonl``.
+    """The examples that the dataset brings, as ``given.jsonl``, with a teacher's scores beside them where it has any.
 
     Raises:
         InputError: it brings none, or a bad row.
@@ -86,6 +89,9 @@ def write_given(run: Run, config: FinetuneConfig) -> Path:
     with mesh.first_process_first():
         if run.primary:
             counts = write_examples(path, dataset.examples(config.split))
+            scores = dataset.scores(config.split)
+            if (first := next(scores, None)) is not None:
+                write_teacher_scores(path.with_name(SCORES), itertools.chain([first], scores))
             skipped = "".join(f"; {count:,} x {reason}" for reason, count in bad.counts.items())
             console.say(
                 f"finetune: {counts['queries']:,} queries of {config.dataset} with {counts['negatives'] or 'no'} negatives{skipped}"

@@ -182,7 +182,7 @@ def test_heads_are_a_parts_own() -> None:
 
 
 def test_objectives_are_found_by_themselves() -> None:
-    alone = {"bag_of_words", "bottleneck", "cocondenser", "contrastive", "ict", "mlm", "retromae", "seed"}
+    alone = {"bag_of_words", "bottleneck", "cocondenser", "contrastive", "distill", "ict", "mlm", "retromae", "seed"}
     assert set(registry()) == alone | {"mixture"}
     for name in alone:
         config = registry()[name]()

@@ -29,12 +29,11 @@ from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokens import TokenStore
 from denseir_jax.evals.significance import bootstrap_interval
 from denseir_jax.models.decoders import DecoderConfig
-from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.models.shape import EncoderConfig
-from denseir_jax.objectives.base import Context
 from denseir_jax.objectives.masking import MaskConfig
 from denseir_jax.objectives.mlm import MlmConfig
 from denseir_jax.objectives.seed import SeedConfig
+from denseir_jax.pipeline.stages import training
 from denseir_jax.pipeline.stages.prepare import PrepareConfig
 from denseir_jax.pipeline.stages.pretrain import PretrainConfig
 from denseir_jax.train import warm_start
@@ -154,13 +153,8 @@ def by_length(encoder: EncoderConfig, params: Any, store: TokenStore) -> dict[in
 
 def measure(runs: tuple[Path, Path], objective: Any, short: TokenStore, long: TokenStore, seed: int) -> dict[str, Any]:
     """What the vector carries, by the model of short texts; the cosines, by the one that knows every length."""
-    tokenizer = short.tokenizer()
-    context = Context(
-        *(shape(), EmbedderConfig(), tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, tokenizer.mask_id, tokenizer.vocab_size),
-        *(32, SHORT, seed),
-        unk_id=tokenizer.unk_id,
-    )
-    built = objective.build(context)
+    config = dataclasses.replace(settings(objective, STEPS, SHORT, 1e-3, None), seed=seed)
+    built = objective.build(training.context(config, short, short.tokenizer(), None))
     carried = bottleneck.nats_carried(built, weights(runs[0]), batches(built, short, 512, 16))
     low, high = bootstrap_interval(carried.nats)
     return {

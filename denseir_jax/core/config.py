@@ -44,8 +44,8 @@ def chosen_by_name(registry: Callable[[], Mapping[str, type]], default: Any = da
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def parse(cls: type[T], values: Mapping[str, Any] | config_dict.ConfigDict, path: str = "config") -> T:
-    """Build the frozen dataclass `cls` from a mapping (ConfigDict, dict from JSON).
+def parse(cls: type[T], values: Mapping[str, Any] | config_dict.ConfigDict, path: str = "config", hint: str = "") -> T:
+    """Build the frozen dataclass `cls` from a mapping (ConfigDict, dict from JSON). `hint` ends the message on an unknown key.
 
     Raises:
         ConfigError: an unknown key (with the nearest known one), a wrong type, a missing key, or what the dataclass's
@@ -57,7 +57,7 @@ def parse(cls: type[T], values: Mapping[str, Any] | config_dict.ConfigDict, path
     hints = typing.get_type_hints(cls)
     for key in values:
         if key not in fields:
-            raise ConfigError(unknown_key(f"{path}.{key}", key, list(fields)))
+            raise ConfigError(unknown_key(f"{path}.{key}", key, list(fields)) + hint)
     arguments = {}
     for name, field in fields.items():
         if name in values:
@@ -141,12 +141,8 @@ def _registered(classes: Mapping[str, type], key: str, value: Any, path: str) ->
         hint = f"; did you mean {near[0]!r}?" if near else ""
         cards = "; a system that is a setting of one of these has a recipe card, under configs/"
         raise ConfigError(f"{path}.{key}={name!r} is not one of {', '.join(sorted(classes))}{hint}{cards}")
-    known = [field.name for field in dataclasses.fields(classes[name])]
-    for item in value:
-        if item not in known:
-            other = f"; {path}.{key} is {name!r}: for another one take its own recipe card, since each has its own keys"
-            raise ConfigError(unknown_key(f"{path}.{item}", item, known) + other)
-    return parse(classes[name], value, path)
+    other = f"; {path}.{key} is {name!r}: for another one take its own recipe card, since each has its own keys"
+    return parse(classes[name], value, path, other)
 
 
 def _scalar(hint: Any, value: Any, path: str) -> Any:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from denseir_jax.data import json_array, jsonl, quoted
-from denseir_jax.data.jsonl import BadField
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import Passage, SeenIds, fault_of_id
 from denseir_jax.data.supervised import Layout, Row, RowDataset, passage_of, query_of, row_of
@@ -49,16 +48,15 @@ def rows(path: str, bad: BadRows) -> Iterator[tuple[int, Row]]:
     Raises:
         InputError: as `json_array.objects`; no question, passages that are no list of objects, an id that is a number.
     """
+    return jsonl.parsed(_with_positives(path, bad), path, bad, _row)
+
+
+def _with_positives(path: str, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
     for line, value in json_array.objects(path, bad):
         if value.get("positive_ctxs") == []:
             bad.count(path, "question without positives")
-            continue
-        try:
-            row = _row(value)
-        except BadField as fault:
-            bad.bad(path, line, fault.reason, fault.detail)
         else:
-            yield line, row
+            yield line, value
 
 
 def _row(value: Mapping[str, Any]) -> Row:

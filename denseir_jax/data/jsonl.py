@@ -2,12 +2,13 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from denseir_jax.data.lines import BadRows, open_text
 from denseir_jax.data.records import Passage, Query, SeenIds, fault_of_id
 
+T = TypeVar("T")
 _ID_KEYS = ("_id", "id", "docid")
 _TEXT_KEYS = ("text", "contents", "document_text")
 
@@ -51,6 +52,19 @@ def objects(path: str, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
                 yield line, value
             else:
                 bad.bad(path, line, "not an object", f" but {kind(value)}; expected one object a line")
+
+
+def parsed(
+    objects: Iterable[tuple[int, dict[str, Any]]], path: str, bad: BadRows, parse: Callable[[Mapping[str, Any]], T]
+) -> Iterator[tuple[int, T]]:
+    """Yield (line number, what `parse` makes of the object); one that it raises `BadField` for is a bad row."""
+    for line, value in objects:
+        try:
+            row = parse(value)
+        except BadField as fault:
+            bad.bad(path, line, fault.reason, fault.detail)
+        else:
+            yield line, row
 
 
 def passages(path: str, bad: BadRows) -> Iterator[Passage]:

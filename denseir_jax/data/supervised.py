@@ -122,13 +122,7 @@ def json_rows(path: str, bad: BadRows, parse: Callable[[Mapping[str, Any]], Row]
     Raises:
         InputError: as `jsonl.objects`.
     """
-    for line, value in jsonl.objects(path, bad):
-        try:
-            row = parse(value)
-        except BadField as fault:
-            bad.bad(path, line, fault.reason, fault.detail)
-        else:
-            yield line, row
+    return jsonl.parsed(jsonl.objects(path, bad), path, bad, parse)
 
 
 @dataclass(frozen=True)

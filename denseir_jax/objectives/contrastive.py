@@ -13,9 +13,10 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data.batches import RowSource
 from denseir_jax.data.lines import BadRows
+from denseir_jax.data.teacher_scores import TeacherScores
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
-from denseir_jax.data.training_set import GroupRows, read_training_set
+from denseir_jax.data.training_set import GroupRows, TrainingSet, read_training_set
 from denseir_jax.models.dense import l2_passages, l2_queries, unit
 from denseir_jax.models.embedder import Embedder
 from denseir_jax.objectives import group_losses
@@ -137,7 +138,12 @@ class Contrastive:
         examples = read_training_set(file, store.row_of, BadRows("error"))
         c = self.config
         own = store.tokenizer() if tokenizer is None else tokenizer
-        return GroupRows(examples, store, own, store.template, c.group_size, self.context.seed, c.sources, c.fill)
+        teacher = self.teacher(file, examples, store)
+        return GroupRows(examples, store, own, store.template, c.group_size, self.context.seed, c.sources, c.fill, teacher)
+
+    def teacher(self, file: Path, examples: TrainingSet, store: TokenStore) -> TeacherScores | None:
+        """Scores that go with the training set in `file`: none here."""
+        return None
 
     def init(self, key: Key[Array, ""]) -> Params:
         """One tower, or ``{"query": tower, "passage": tower}``, which start equal."""

@@ -15,13 +15,13 @@ from jaxtyping import Array, Bool, Float
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.batches import RowSource
 from denseir_jax.data.lines import BadRows
-from denseir_jax.data.teacher_scores import read_teacher_scores
+from denseir_jax.data.teacher_scores import TeacherScores, read_teacher_scores
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
-from denseir_jax.data.training_set import GroupRows, read_training_set
+from denseir_jax.data.training_set import TrainingSet
 from denseir_jax.objectives import group_losses
 from denseir_jax.objectives.base import Batch, Context, Field, Objective, Pair, Params
-from denseir_jax.objectives.contrastive import EXAMPLES, Contrastive, ContrastiveConfig
+from denseir_jax.objectives.contrastive import Contrastive, ContrastiveConfig
 from denseir_jax.objectives.losses import mean
 from denseir_jax.objectives.registry import register
 from denseir_jax.parallel import contrastive
@@ -85,15 +85,15 @@ class Distill(Contrastive):
         """
         if groups is None:
             raise InputError("distillation learns from judged queries: it needs a training set, not a corpus alone")
-        file = groups / EXAMPLES if groups.is_dir() else groups
-        scores = file.with_name(SCORES)
+        scores = groups / SCORES if groups.is_dir() else groups.with_name(SCORES)
         if not scores.is_file():
             raise InputError(f"{scores} does not exist: distillation needs a teacher's scores of this training set")
-        examples = read_training_set(file, store.row_of, BadRows("error"))
+        return super().rows(store, groups, tokenizer)
+
+    def teacher(self, file: Path, examples: TrainingSet, store: TokenStore) -> TeacherScores:
+        """The scores beside the training set."""
         query_of = {id: n for n, id in enumerate(examples.query_ids)}
-        teacher = read_teacher_scores(scores, query_of, store.row_of, store.content_ids, BadRows("error"))
-        c, own = self.config, store.tokenizer() if tokenizer is None else tokenizer
-        return GroupRows(examples, store, own, store.template, c.group_size, self.context.seed, c.sources, c.fill, teacher)
+        return read_teacher_scores(file.with_name(SCORES), query_of, store.row_of, store.content_ids, BadRows("error"))
 
     def over_batch(
         self, params: Params, vectors: Mapping[str, jax.Array], sums: Mapping[str, Pair], batch: Batch

@@ -23,6 +23,7 @@ from denseir_jax.search.ids import read_ids, write_ids
 from denseir_jax.search.lexical import Vectors, dense_of, sparse_rows, word_type
 
 FACTS, IDS = "embeddings.json", "ids.txt"
+_BLOCK = 1 << 16  # rows converted at a time
 _DENSE, _WORDS, _WEIGHTS = ".npy", ".words.npy", ".weights.npy"
 _HASHES = {_DENSE: "sha256", _WORDS: "words_sha256", _WEIGHTS: "weights_sha256"}  # of a shard's files, in its record
 _LEXICAL = ("words", "vocab_size")  # in a record and in the facts where there is a lexical part: words kept a text, and of how many
@@ -263,11 +264,13 @@ class Embeddings:
             self._unread.remove(number)
         return self._arrays[kind][number]
 
-    def whole(self) -> Float[np.ndarray, "n d"]:
-        """All rows in memory as float32, without the lexical part: n x dimension x 4 bytes."""
-        out = np.empty((self.n, self.dimension), np.float32)
-        for start, block in self.blocks(65536):
-            out[start : start + len(block)] = block
+    def whole(self, start: int = 0, stop: int | None = None) -> Float[np.ndarray, "m d"]:
+        """Rows [start, stop), or all, in memory as float32, without the lexical part: rows x dimension x 4 bytes."""
+        stop = self.n if stop is None else stop
+        out = np.empty((stop - start, self.dimension), np.float32)
+        for first in range(start, stop, _BLOCK):
+            last = min(first + _BLOCK, stop)
+            out[first - start : last - start] = self.rows(first, last)
         return out
 
 

@@ -176,6 +176,15 @@ def _query_words(queries: Vectors, vectors: Embeddings) -> csr_array | None:
     return words
 
 
+def best_of(found: Sequence[tuple[np.ndarray, np.ndarray]], k: int) -> Found:
+    """The k best of several lists, scores and rows [q, _] over different rows: score descending, equal scores by row; empty places last."""
+    scores, rows = (np.concatenate(parts, axis=1) for parts in zip(*found, strict=True))
+    order = np.lexsort((rows, -scores))[:, :k]
+    missing = ((0, 0), (0, k - order.shape[1]))
+    scores, rows = np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+    return np.pad(scores, missing, constant_values=-np.inf), np.pad(rows, missing, constant_values=-1)
+
+
 def row_scorer(vectors: Embeddings, queries: Vectors, similarity: Similarity) -> Callable[[int, Int[np.ndarray, " k"]], np.ndarray]:
     """A function of a query's number and row numbers: the true scores of these rows, computed on the host."""
     dense, words = query_side(lexical.dense_of(queries), similarity), _query_words(queries, vectors)

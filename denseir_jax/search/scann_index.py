@@ -19,12 +19,13 @@ from denseir_jax.core.errors import InputError
 from denseir_jax.data.facts import read_facts
 from denseir_jax.models.embedder import WordVectors
 from denseir_jax.search.embeddings import Embeddings
-from denseir_jax.search.index import ExactIndex, Found, Index, Similarity, check_queries, passage_side
+from denseir_jax.search.index import ExactIndex, Found, Similarity, best_of, check_queries, passage_side
 from denseir_jax.search.lexical import Vectors, dense_of
 from denseir_jax.search.quiet import quiet_library
 
 FACTS = "index.json"
-_FACTS = {"n": int, "dimension": int, "similarity": str, "leaves_to_search": int, "candidates": int, "k": int, "vectors_sha256": str}
+_SHARD_BYTES = 512 << 20
+FACT_KINDS = {"n": int, "dimension": int, "similarity": str, "leaves_to_search": int, "candidates": int, "k": int, "vectors_sha256": str}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +35,10 @@ class ScannConfig:
     Attributes:
         min_points: smaller corpora are searched exactly. Below about 2,000 a whole scan costs less than a tree saves,
             and leaves of fewer than about 45 points cannot fill a list of 100 results.
-        leaves: number of leaves; 0: the square root of the corpus size, which balances choosing leaves and reading them.
+        leaves: number of leaves of a shard; 0: the square root of its size, which balances choosing leaves and reading them.
         recall: leaves and candidates are added until recall@k against exact search, over a sample, is at least this.
         sample: queries in that sample. threshold: anisotropic quantisation (Guo et al. 2020, section 3.2).
+        shard_rows: most vectors of a shard; 0: as many as take 512 MiB in float32.
     """
 
     min_points: int = 2000
@@ -44,14 +46,22 @@ class ScannConfig:
     recall: float = 0.95
     sample: int = 200
     threshold: float = 0.2
+    shard_rows: int = 0
 
     def __post_init__(self) -> None:
         if self.min_points < 16:
             raise ValueError(f"min_points={self.min_points}: hashing needs at least 16 points")
         if not 0 <= self.threshold < 1:
             raise ValueError(f"threshold={self.threshold} must be in [0, 1)")
+        if self.shard_rows and self.shard_rows < 16:
+            raise ValueError(f"shard_rows={self.shard_rows}: expected 0, or 16 points or more, which hashing needs")
         if not 0 < self.recall <= 1 or self.sample < 1 or self.leaves < 0:
             raise ValueError(f"recall={self.recall} must be in (0, 1], sample={self.sample} positive, leaves={self.leaves} not negative")
+
+    def shards(self, n: int, dimension: int) -> list[range]:
+        """The rows of each shard, all but equally many."""
+        most = self.shard_rows or max(_SHARD_BYTES // (4 * dimension), 16)
+        return [range(int(rows[0]), int(rows[-1]) + 1) for rows in np.array_split(np.arange(n), -(-n // most))]
 
 
 class ScannIndex:
@@ -85,7 +95,7 @@ class ScannIndex:
         Raises:
             InputError: no index there, or it cannot be read.
         """
-        facts = read_facts(folder / FACTS, **_FACTS)
+        facts = read_facts(folder / FACTS, **FACT_KINDS)
         try:
             with quiet_library():
                 return cls(_scann().load_searcher(str(folder.absolute())), facts)
@@ -99,45 +109,40 @@ def need_dense(words: int) -> None:
         raise InputError(f"ScaNN searches dense vectors alone; these have a lexical part of {words} words a text: use index=exact")
 
 
-def open_or_build(
-    folder: Path, vectors: Embeddings, similarity: Similarity, queries: Vectors, k: int, config: ScannConfig, seed: int
-) -> Index:
-    """The index kept in `folder`, or a new one built from `vectors` and saved there. Small corpora get an `ExactIndex`.
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Queries whose true neighbours are known.
 
-    Builds are not deterministic, so an index is kept and used again, never rebuilt to reproduce something.
+    Attributes:
+        queries: as `check_queries` makes them. scores, rows: of their k nearest vectors, by exact search.
+    """
+
+    queries: Float[np.ndarray, "q e"]
+    scores: Float[np.ndarray, "q k"]
+    rows: Int[np.ndarray, "q k"]
+
+    @classmethod
+    def draw(
+        cls, vectors: Embeddings, similarity: Similarity, queries: Float[np.ndarray, "q d"], k: int, config: ScannConfig, seed: int
+    ) -> "Sample":
+        """A seeded draw among `queries`, searched exactly."""
+        chosen = queries[np.sort(np.random.default_rng(seed).permutation(len(queries))[: config.sample])]
+        scores, rows = ExactIndex(vectors, similarity).search(chosen, min(k, vectors.n))
+        return cls(check_queries(chosen, vectors.dimension, similarity), scores, rows)
+
+
+def build(vectors: Embeddings, similarity: Similarity, sample: Sample, config: ScannConfig, rows: range | None = None) -> ScannIndex:
+    """Build in memory (the vectors as float32, once), then widen the search until the recall target is met.
 
     Args:
-        queries: what recall@k is measured on (a seeded sample of them).
-    Raises:
-        InputError: the folder holds an index of other vectors; ScaNN is not installed; a vector is NaN or Inf; vectors have
-            a lexical part.
+        sample: the nearest of all `vectors` to some queries. rows: of a shard; all if not given.
     """
-    need_dense(vectors.lexical)
-    if vectors.n < config.min_points:
-        note = f"{vectors.n:,} documents, fewer than min_points={config.min_points:,}"
-        say(f"index: {note}: exact search instead of ScaNN")
-        return ExactIndex(vectors, similarity, note=note)
-    if (folder / FACTS).exists():
-        index = ScannIndex.load(folder)
-        if index.facts["vectors_sha256"] != vectors.sha256 or index.facts["similarity"] != similarity:
-            raise InputError(f"the index in {folder} was built from other vectors; remove it or use another folder")
-        say(f"index: using the one in {folder} (recall@{index.facts['k']} {index.facts['recall']:.3f})")
-        return index
-    build(vectors, similarity, dense_of(queries), k, config, seed).save(folder)
-    return ScannIndex.load(folder)  # the one that a restart will search, not its twin in memory
-
-
-def build(
-    vectors: Embeddings, similarity: Similarity, queries: Float[np.ndarray, "q d"], k: int, config: ScannConfig, seed: int
-) -> ScannIndex:
-    """Build in memory (the vectors as float32, once), then widen the search until the recall target is met."""
     scann = _scann()
-    matrix = vectors.whole()
-    dimension = matrix.shape[1]
-    matrix, n = passage_side(matrix, similarity), len(matrix)
+    rows = range(vectors.n) if rows is None else rows
+    matrix = passage_side(vectors.whole(rows.start, rows.stop), similarity)
+    n, k = len(rows), min(sample.scores.shape[1], len(rows))
     leaves = min(config.leaves or max(round(math.sqrt(n)), 1), n // 16)
-    k = min(k, n)
-    say(f"index: building ScaNN over {n:,} x {dimension} vectors, {leaves} leaves")
+    say(f"index: building ScaNN over {n:,} x {vectors.dimension} vectors, {leaves} leaves")
     plan = (
         scann.builder(matrix, k, "dot_product")
         .tree(num_leaves=leaves, num_leaves_to_search=leaves, training_sample_size=min(n, 250_000))
@@ -146,42 +151,51 @@ def build(
     )
     with quiet_library():
         searcher = plan.build()
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(queries))[: config.sample])
-    sample = check_queries(queries[chosen], dimension, similarity)
-    exact, _ = ExactIndex(vectors, similarity).search(queries[chosen], k)
-    breadth = _widen(searcher, matrix, sample, exact, leaves, config.recall)
-    facts = {"kind": "scann", "n": n, "dimension": dimension, "similarity": similarity, "leaves": leaves, "k": k, "sample": len(sample)}
+    breadth = _widen(searcher, matrix, sample, rows, leaves, config.recall)
     say(f"index: recall@{k} {breadth['recall']:.3f} with {breadth['leaves_to_search']} of {leaves} leaves")
-    return ScannIndex(searcher, {**facts, **breadth, "recall_target": config.recall, "vectors_sha256": vectors.sha256})
+    size = {
+        "kind": "scann",
+        "n": n,
+        "start": rows.start,
+        "dimension": vectors.dimension,
+        "similarity": similarity,
+        "leaves": leaves,
+        "k": k,
+    }
+    return ScannIndex(
+        searcher,
+        {**size, **breadth, "sample": len(sample.queries), "recall_target": config.recall, "vectors_sha256": vectors.sha256},
+    )
 
 
-def _widen(
-    searcher: Any, matrix: np.ndarray, sample: np.ndarray, exact: Float[np.ndarray, "q k"], leaves: int, target: float
-) -> dict[str, Any]:
+def _widen(searcher: Any, matrix: np.ndarray, sample: Sample, rows: range, leaves: int, target: float) -> dict[str, Any]:
     """Double the leaves, then the rescored candidates, until recall suffices. All leaves, all candidates is exact."""
-    n, k = len(matrix), exact.shape[1]
+    n, k = len(matrix), min(sample.scores.shape[1], len(matrix))
     probe, candidates = max(leaves // 16, 1), min(n, 4 * k)
     while True:
-        _, rows = _search(searcher, sample, k, probe, candidates, n)
-        recall = _recall(matrix, sample, rows, exact)
+        _, lines = _search(searcher, sample.queries, k, probe, candidates, n)
+        found, wanted = _hits(matrix, sample, lines, rows)
+        recall = found / wanted if wanted else 1.0
         if recall >= target or (probe == leaves and candidates == n):
-            return {"recall": recall, "leaves_to_search": probe, "candidates": candidates}
+            return {"recall": recall, "found": found, "wanted": wanted, "leaves_to_search": probe, "candidates": candidates}
         if probe < leaves:
             probe = min(2 * probe, leaves)
         else:
             candidates = min(2 * candidates, n)
 
 
-def _recall(
-    matrix: Float[np.ndarray, "n d"], sample: Float[np.ndarray, "q d"], rows: Int[np.ndarray, "q k"], exact: Float[np.ndarray, "q k"]
-) -> float:
-    """Share of the exact top-k found. A row counts if its true score reaches the exact k-th: equals are interchangeable."""
-    worst = exact[:, -1:] - 1e-5 * np.maximum(np.abs(exact[:, -1:]), 1)
-    hits = 0
-    for query, line, bar in zip(sample, rows, worst, strict=True):
-        found = line[line >= 0]
-        hits += int((matrix[found] @ query >= bar).sum())
-    return hits / max(exact.size, 1)
+def _hits(matrix: Float[np.ndarray, "n e"], sample: Sample, lines: Int[np.ndarray, "q k"], rows: range) -> tuple[int, int]:
+    """How many of the sample's nearest that lie in `rows` were found, and how many do.
+
+    One counts as found if its true score reaches the exact k-th: equals are interchangeable.
+    """
+    worst = sample.scores[:, -1:]
+    bars = worst - 1e-5 * np.maximum(np.abs(worst), 1)
+    wanted = ((sample.rows >= rows.start) & (sample.rows < rows.stop)).sum(1)
+    found = 0
+    for query, line, bar, most in zip(sample.queries, lines, bars, wanted, strict=True):
+        found += min(int((matrix[line[line >= 0]] @ query >= bar).sum()), int(most))
+    return found, int(wanted.sum())
 
 
 def _search(searcher: Any, queries: np.ndarray, k: int, probe: int, candidates: int, n: int) -> Found:
@@ -194,10 +208,7 @@ def _search(searcher: Any, queries: np.ndarray, k: int, probe: int, candidates: 
     rows, scores = np.asarray(rows, np.int64), np.asarray(scores, np.float32)
     real = np.isfinite(scores) & (rows < n)
     rows, scores = np.where(real, rows, -1), np.where(real, scores, -np.inf)
-    order = np.lexsort((rows, -scores))  # equal scores by row, as in exact search; padding last
-    rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
-    missing = ((0, 0), (0, k - rows.shape[1]))
-    return np.pad(scores, missing, constant_values=-np.inf), np.pad(rows, missing, constant_values=-1)
+    return best_of([(scores, rows)], k)
 
 
 def _scann() -> Any:

@@ -6,10 +6,10 @@ import pytest
 
 from denseir_jax.core import artifacts
 from denseir_jax.core.errors import InputError
-from denseir_jax.search import scann_index
+from denseir_jax.search import scann_index, scann_shards
 from denseir_jax.search.embeddings import Embeddings
-from denseir_jax.search.index import ExactIndex, to_ranking
-from denseir_jax.search.scann_index import ScannConfig, ScannIndex
+from denseir_jax.search.index import ExactIndex, Similarity, best_of, to_ranking
+from denseir_jax.search.scann_index import Sample, ScannConfig, ScannIndex
 
 
 def corpus(n: int, d: int, seed: int = 0) -> Embeddings:
@@ -80,6 +80,10 @@ def test_ranking_leaves_out_empty_places() -> None:
     assert ranking == {"q": [("b", 2.0)]}
 
 
+def one_shard(vectors: Embeddings, similarity: Similarity, queries: np.ndarray, k: int, config: ScannConfig) -> ScannIndex:
+    return scann_index.build(vectors, similarity, Sample.draw(vectors, similarity, queries, k, config, seed=0), config)
+
+
 class Padding:
     """A searcher that pads as ScaNN does: document 0 with a NaN score."""
 
@@ -101,7 +105,7 @@ def built() -> tuple[Embeddings, np.ndarray, ScannIndex]:
     pytest.importorskip("scann")
     vectors = corpus(2500, 24)
     queries = corpus(80, 24, seed=5).whole()
-    return vectors, queries, scann_index.build(vectors, "cosine", queries, 50, ScannConfig(sample=40), seed=0)
+    return vectors, queries, one_shard(vectors, "cosine", queries, 50, ScannConfig(sample=40))
 
 
 def test_scann_reaches_the_recall_that_it_reports(built: tuple[Embeddings, np.ndarray, ScannIndex]) -> None:
@@ -125,7 +129,7 @@ def test_scann_with_all_leaves_and_candidates_is_exact(built: tuple[Embeddings, 
 
 def test_scann_orders_by_distance(built: tuple[Embeddings, np.ndarray, ScannIndex]) -> None:
     vectors, queries, _ = built
-    index = scann_index.build(vectors, "l2", queries, 10, ScannConfig(sample=20, recall=1.0), seed=0)
+    index = one_shard(vectors, "l2", queries, 10, ScannConfig(sample=20, recall=1.0))
     scores, rows = index.search(queries[:20], 10)
     expected_scores, expected = brute_force(vectors.whole(), queries[:20], 10, "l2")
     assert index.facts["recall"] == 1 and index.facts["dimension"] == 24
@@ -161,15 +165,68 @@ def test_a_kept_index_is_used_again_and_never_for_other_vectors(built: tuple[Emb
     vectors, queries, index = built
     index.save(tmp_path / "index")
     written = artifacts.file_sha256(tmp_path / "index" / "dataset.npy")
-    again = scann_index.open_or_build(tmp_path / "index", vectors, "cosine", queries, 50, ScannConfig(), 0)
+    again = scann_shards.open_or_build(tmp_path / "index", vectors, "cosine", queries, 50, ScannConfig(), 0)
     assert again.facts == index.facts and artifacts.file_sha256(tmp_path / "index" / "dataset.npy") == written
     with pytest.raises(InputError, match="built from other vectors"):
-        scann_index.open_or_build(tmp_path / "index", corpus(2500, 24, seed=9), "cosine", queries, 50, ScannConfig(), 0)
+        scann_shards.open_or_build(tmp_path / "index", corpus(2500, 24, seed=9), "cosine", queries, 50, ScannConfig(), 0)
+
+
+def test_shards_are_one_index(tmp_path: Path) -> None:
+    pytest.importorskip("scann")
+    vectors, queries = corpus(2500, 24), corpus(40, 24, seed=5).whole()
+    exact = ScannConfig(shard_rows=700, recall=1.0, sample=40)
+    index = scann_shards.open_or_build(tmp_path / "index", vectors, "dot", queries, 60, exact, 0)
+    assert index.facts["starts"] == [0, 625, 1250, 1875] and index.n == 2500 and index.facts["recall"] == 1
+    scores, rows = index.search(queries, 60)
+    expected_scores, expected = ExactIndex(vectors, "dot").search(queries, 60)
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-5, atol=1e-5)
+    assert np.mean(rows == expected) > 0.99  # equal up to scores closer than float32 tells apart
+    again = scann_shards.open_or_build(tmp_path / "index", vectors, "dot", queries, 60, exact, 0)
+    assert again.facts == index.facts
+    np.testing.assert_array_equal(again.search(queries, 700)[1][:, :60], rows)
+    with pytest.raises(InputError, match="built from other vectors"):
+        scann_shards.open_or_build(tmp_path / "index", corpus(2500, 24, seed=9), "dot", queries, 60, exact, 0)
+
+
+def test_the_recall_of_shards_is_that_of_the_merged_lists(tmp_path: Path) -> None:
+    pytest.importorskip("scann")
+    vectors, queries = corpus(2500, 24), corpus(50, 24, seed=5).whole()
+    config = ScannConfig(shard_rows=1300, recall=0.7, sample=50)
+    index = scann_shards.open_or_build(tmp_path / "index", vectors, "dot", queries, 80, config, 0)
+    _, rows = index.search(queries, 80)
+    _, expected = ExactIndex(vectors, "dot").search(queries, 80)
+    overlap = np.mean([len(set(a) & set(b)) / 80 for a, b in zip(rows.tolist(), expected.tolist(), strict=True)])
+    assert 0.7 <= index.facts["recall"] < 1 and abs(index.facts["recall"] - overlap) < 0.01
+
+
+def test_an_interrupted_build_goes_on_after_its_last_whole_shard(tmp_path: Path) -> None:
+    pytest.importorskip("scann")
+    vectors, queries, config = corpus(2500, 24), corpus(40, 24, seed=5).whole(), ScannConfig(shard_rows=900)
+    folder = tmp_path / "index"
+    index = scann_shards.open_or_build(folder, vectors, "cosine", queries, 20, config, 0)
+    kept = artifacts.file_sha256(folder / "00000" / "dataset.npy")
+    (folder / "index.json").unlink()
+    shutil.rmtree(folder / "00002")
+    again = scann_shards.open_or_build(folder, vectors, "cosine", queries, 20, config, 0)
+    assert again.n == index.n == 2500 and artifacts.file_sha256(folder / "00000" / "dataset.npy") == kept
+    (folder / "index.json").unlink()
+    with pytest.raises(InputError, match="another shard_rows"):
+        scann_shards.open_or_build(folder, vectors, "cosine", queries, 20, ScannConfig(shard_rows=1250), 0)
+
+
+def test_lists_are_merged_by_score_then_row_with_empty_places_last() -> None:
+    nothing = -np.inf
+    one = np.array([[3.0, 1.0], [nothing, nothing]], np.float32), np.array([[5, 4], [-1, -1]])
+    two = np.array([[3.0, 2.0], [7.0, nothing]], np.float32), np.array([[2, 9], [8, -1]])
+    scores, rows = best_of([one, two], 3)
+    np.testing.assert_array_equal(rows, [[2, 5, 9], [8, -1, -1]])
+    np.testing.assert_array_equal(scores, [[3, 3, 2], [7, nothing, nothing]])
+    assert best_of([one, two], 6)[1].shape == (2, 6)
 
 
 def test_a_small_corpus_is_searched_exactly_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vectors = corpus(100, 8)
-    index = scann_index.open_or_build(tmp_path / "index", vectors, "dot", np.ones((1, 8), np.float32), 10, ScannConfig(), 0)
+    index = scann_shards.open_or_build(tmp_path / "index", vectors, "dot", np.ones((1, 8), np.float32), 10, ScannConfig(), 0)
     assert isinstance(index, ExactIndex) and "100 documents, fewer than min_points=2,000" in capsys.readouterr().err
     assert index.facts["kind"] == "exact" and not (tmp_path / "index").exists()
 
@@ -177,13 +234,13 @@ def test_a_small_corpus_is_searched_exactly_and_says_so(tmp_path: Path, capsys: 
 def test_without_scann_the_message_says_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "scann.scann_ops.py", None)
     with pytest.raises(InputError, match="use index=exact"):
-        scann_index.build(corpus(20, 4), "dot", np.ones((1, 4), np.float32), 5, ScannConfig(min_points=16), 0)
+        one_shard(corpus(20, 4), "dot", np.ones((1, 4), np.float32), 5, ScannConfig(min_points=16))
 
 
 def test_the_librarys_log_lines_stay_off_standard_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("scann")
     vectors = corpus(300, 8)
-    index = scann_index.open_or_build(tmp_path / "index", vectors, "dot", vectors.whole()[:9], 5, ScannConfig(min_points=16), seed=0)
+    index = scann_shards.open_or_build(tmp_path / "index", vectors, "dot", vectors.whole()[:9], 5, ScannConfig(min_points=16), seed=0)
     assert index.facts["kind"] == "scann"
     assert all(line.startswith("index: ") for line in capfd.readouterr().err.splitlines())
 
@@ -192,6 +249,8 @@ def test_a_damaged_index_is_one_line(tmp_path: Path) -> None:
     artifacts.write_json(tmp_path / "index.json", {"n": 3})
     with pytest.raises(InputError, match=r"index\.json holds no usable"):
         ScannIndex.load(tmp_path)
+    with pytest.raises(InputError, match=r"index\.json holds no usable"):
+        scann_shards.open_or_build(tmp_path, corpus(2500, 24), "dot", np.ones((1, 24), np.float32), 5, ScannConfig(), 0)
 
 
 @pytest.mark.parametrize("threshold", [float("nan"), -1.0, 1.0])

@@ -20,7 +20,8 @@ from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.encode import encode_queries
 from denseir_jax.search.index import ExactIndex, row_scorer
 from denseir_jax.search.retriever import Retriever, load_retriever
-from denseir_jax.search.scann_index import ScannConfig, open_or_build
+from denseir_jax.search.scann_index import ScannConfig
+from denseir_jax.search.scann_shards import open_or_build
 
 K, TEXTS = 8, passages(40)
 

@@ -25,7 +25,7 @@ from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import Dataset, Ranking
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.pipeline.stages.encode import VECTORS, given
-from denseir_jax.search import negatives, scann_index, shards
+from denseir_jax.search import negatives, scann_index, scann_shards, shards
 from denseir_jax.search.bm25 import Bm25, Bm25Config
 from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.encode import encode_queries
@@ -169,7 +169,7 @@ def _by_vectors(run: Run, dataset: Dataset, queries: Mapping[str, str], known: M
         index = ExactIndex(passages, retriever.similarity)
     else:
         folder = run.path / "index"
-        index = scann_index.open_or_build(folder, passages, retriever.similarity, vectors, config.depth, config.scann, config.seed)
+        index = scann_shards.open_or_build(folder, passages, retriever.similarity, vectors, config.depth, config.scann, config.seed)
         failpoints.reach("mine_index")
     ranking = to_ranking(list(queries), passages.ids, *index.search(vectors, config.depth))
     best = _positive_scores(retriever, passages, queries, vectors, known) if config.has_margin else None

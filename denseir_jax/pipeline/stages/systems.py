@@ -21,7 +21,8 @@ from denseir_jax.search.encode import encode_queries
 from denseir_jax.search.index import ExactIndex, Index, row_scorer, to_ranking
 from denseir_jax.search.lexical import Vectors
 from denseir_jax.search.retriever import load_retriever
-from denseir_jax.search.scann_index import ScannConfig, need_dense, open_or_build
+from denseir_jax.search.scann_index import ScannConfig, need_dense
+from denseir_jax.search.scann_shards import open_or_build
 
 INDEX = "index"
 

@@ -2,8 +2,8 @@
 
     python benchmarks/scale.py --workdir runs/scale [--passages 1000000] [--queries 10000]
 
-Every stage is its own command, so that its peak is its own: resident memory of the process and of its largest worker, as the
-kernel counts it (pages of memory-mapped files included). prepare runs on a tenth of the corpus too: constant memory shows in
+Every stage is its own command, so that its peak is its own: resident memory of its largest process (prepare has a worker a core), as
+the kernel counts it, pages of memory-mapped files included. prepare runs on a tenth of the corpus too: constant memory shows in
 equal peaks. The texts are made up (words by topic, Zipf's law), the encoder is one layer with random weights: this measures
 sizes and speeds, not quality. Goes on where it stopped; writes benchmarks/results/scale.json.
 """
@@ -33,12 +33,11 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """One command: wall seconds, peak resident memory of its process and of its largest child in GiB, its metrics."""
+    """One command: wall seconds, peak resident memory of its largest process in GiB, its metrics."""
 
     stage: str
     seconds: float
     peak: float
-    peak_of_worker: float
     metrics: dict[str, Any]
 
 
@@ -61,7 +60,10 @@ def main() -> None:
             "--config.steps=1",
             "--config.batch_size=8",
             f"--config.tokens={folder}/prepare",
-            *(f"--config.encoder.{name}={value}" for name, value in (("hidden", WIDTH), ("layers", 1), ("intermediate", 512), ("heads", 4))),
+            *(
+                f"--config.encoder.{name}={value}"
+                for name, value in (("hidden", WIDTH), ("layers", 1), ("intermediate", 512), ("heads", 4))
+            ),
             "--config.embedder.pooling=mean",
             card="pretrain/mlm.py:smoke",
         ),
@@ -119,15 +121,13 @@ def measure(folder: Path, name: str, stage: str, *flags: str, card: str = "") ->
     command = [sys.executable, str(ROOT / "launch" / f"{stage}.py"), f"--config={config}", *flags, f"--workdir={folder / name}"]
     before = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    children, output = 0, ""
     assert process.stdout is not None
     output = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise InputError(f"{name} ended with {os.waitstatus_to_exitcode(status)}: {' '.join(command)}")
     told = json.loads(output.splitlines()[-1])["metrics"]
-    children = told.pop("peak_of_workers", children)
-    found = Measured(name, time.monotonic() - before, usage.ru_maxrss * 1024 / GIB, children, told)
+    found = Measured(name, time.monotonic() - before, usage.ru_maxrss * 1024 / GIB, told)
     artifacts.write_json(record, dataclasses.asdict(found))
     return found
 

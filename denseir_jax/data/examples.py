@@ -15,6 +15,7 @@ from denseir_jax.data.jsonl import BadField
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import SeenIds
 
+TRAINING_SET = "training_set.jsonl"  # in the folder of whoever makes one
 _KEYS = ("negatives", "positives", "query", "query_id")
 
 

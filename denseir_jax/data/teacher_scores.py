@@ -18,6 +18,8 @@ from denseir_jax.data import jsonl
 from denseir_jax.data.jsonl import BadField
 from denseir_jax.data.lines import BadRows, shown
 
+TEACHER_SCORES = "teacher_scores.jsonl"  # beside the training set that they are for
+
 
 @dataclass(frozen=True)
 class TeacherScores:

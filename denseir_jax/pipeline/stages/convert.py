@@ -1,0 +1,108 @@
+"""The stage `convert`: a data set, with a training set if wanted, in the files of another tool."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from denseir_jax.core import console
+from denseir_jax.core.artifacts import Run
+from denseir_jax.core.command import Stage
+from denseir_jax.core.config import located
+from denseir_jax.core.errors import ConfigError
+from denseir_jax.data import conversion, jsonl, sources
+from denseir_jax.data.examples import TRAINING_SET, Example, read_examples
+from denseir_jax.data.facts import output_of
+from denseir_jax.data.lines import BadRows
+from denseir_jax.data.records import Dataset
+from denseir_jax.data.supervised import Supervised
+from denseir_jax.data.teacher_scores import TEACHER_SCORES
+
+DATA = "data"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvertConfig:
+    """What to write, and how.
+
+    Attributes:
+        dataset: source as format:path. to: "beir" or "tsv" (as MS MARCO is published): a folder of corpus, queries and judgments; or
+        rows to train on, with their texts: "flag_embedding", "tevatron", "dpr". training_set: a finished mine or teach run, or a
+        .jsonl file, whose negatives go along; without it those that the dataset brings, or positives alone. split: whose it is.
+    """
+
+    stage: str = "convert"
+    dataset: str = located("")
+    to: Literal["beir", "tsv", "flag_embedding", "tevatron", "dpr"] = "beir"
+    training_set: str | None = located(None)
+    split: str = "train"
+    on_bad_row: Literal["error", "skip"] = "error"
+
+
+def run_convert(run: Run) -> Mapping[str, Any]:
+    """Data set, training set -> ``data/``."""
+    config: ConvertConfig = run.config
+    bad = BadRows(config.on_bad_row)
+    dataset = sources.read_dataset(config.dataset, bad)
+    training, scores = _training(config, dataset, bad)
+    path = run.path / DATA
+    if config.to in conversion.FOLDERS:
+        changed = conversion.write_folder(config.to, path, dataset, training)
+    else:
+        changed = conversion.write_rows(config.to, path, dataset, training, scores)
+    for cause, count in changed.items():
+        console.say(f"convert: {count:,} x {cause}")
+    console.say(f"convert: {config.dataset} as {config.to}:{path}")
+    metrics = {
+        "examples": sum(map(len, training.values())),
+        "files": sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()),
+        "changed": dict(changed),
+    }
+    run.finish(metrics, outputs=[DATA], skipped_rows=dict(bad.counts))
+    return metrics
+
+
+def _training(config: ConvertConfig, dataset: Dataset, bad: BadRows) -> tuple[dict[str, Sequence[Example]], dict[tuple[str, str], float]]:
+    """The examples by split, and a teacher's scores where there are any."""
+    if config.training_set:
+        path = Path(config.training_set)
+        file = output_of(path, TRAINING_SET, ("mine", "teach")) if path.is_dir() else path
+        beside = file.with_name(TEACHER_SCORES)
+        scores = {
+            (jsonl.id_of(row, ("query_id",)), jsonl.id_of(row, ("passage_id",))): float(row["score"])
+            for _, row in (jsonl.objects(str(beside), bad) if beside.is_file() else ())
+        }
+        return {config.split: list(read_examples(file, bad))}, scores
+    if config.to == "beir":
+        return {}, {}
+    if isinstance(dataset, Supervised):
+        scores = {(query, passage): score for split in dataset.splits for query, passage, score in dataset.scores(split)}
+        found = {split: list(dataset.examples(split)) for split in dataset.splits}
+        if config.to == "tsv":  # whose triples need negatives
+            found = {split: [example for example in examples if example.negatives] for split, examples in found.items()}
+        return dict(found), scores
+    return ({} if config.to == "tsv" else {split: _judged(dataset, split) for split in dataset.splits}), {}
+
+
+def _judged(dataset: Dataset, split: str) -> list[Example]:
+    """Queries with the passages judged relevant, and no negatives."""
+    qrels = dataset.qrels(split)
+    positives = {query: tuple(id for id, grade in qrels[query].items() if grade > 0) for query in dataset.queries(split)}
+    return [Example(query, text, positives[query]) for query, text in dataset.queries(split).items() if positives[query]]
+
+
+def inputs(config: ConvertConfig) -> Mapping[str, str | Path]:
+    """The dataset, and a training set where one is named."""
+    if not config.dataset:
+        raise ConfigError("config.dataset is empty; expected format:path, for example --config.dataset=beir:FOLDER")
+    found: dict[str, str | Path] = {"dataset": sources.identity(config.dataset)}
+    return {**found, "training_set": config.training_set} if config.training_set else found
+
+
+stage = Stage(
+    name="convert",
+    config=ConvertConfig,
+    run=run_convert,
+    inputs=inputs,
+    summary="Write a data set, or a training set with its texts, in the files of another tool.",
+)

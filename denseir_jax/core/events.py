@@ -72,4 +72,5 @@ def last_logged(folder: Path) -> dict[str, float]:
     """What the last log line of a run says, so that a restart with no step left to do still knows its metrics."""
     path = folder / "events.jsonl"
     lines = [line for line in read(path) if line["kind"] == "train"] if path.exists() else []
-    return {name: value for name, value in lines[-1].items() if name not in ("kind", "step", "time")} if lines else {}
+    last = lines[-1] if lines else {}  # a mean over nothing is written as null
+    return {name: float("nan") if value is None else value for name, value in last.items() if name not in ("kind", "step", "time")}

@@ -24,6 +24,7 @@ from denseir_jax.models.shape import EncoderConfig
 
 Params = dict[str, Any]
 Batch = Mapping[str, jax.Array]
+Memory = dict[str, jax.Array]
 Pair = tuple[jax.Array, jax.Array]  # (sum, count)
 Similarity = Literal["dot", "cosine", "l2"]
 
@@ -138,6 +139,28 @@ class Objective(Protocol):
     def embed_passage(self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"]) -> Float[Array, "b d"]:
         """Vectors of passages."""
         ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """What an objective has besides, if it carries something from step to step that is no parameter: a third pure function.
+
+    The memory is a part of the state and of every checkpoint, whole on each device. In `over_batch` and in `remember` its
+    arrays stand in the batch under their names, which are none of the fields'; `per_row` does not see them.
+    """
+
+    def init_memory(self) -> Memory:
+        """What the first step finds; empty: nothing is remembered."""
+        ...
+
+    def remember(self, vectors: Mapping[str, jax.Array], batch: Batch) -> Memory:
+        """What the next step finds, the same arrays by name and shape, after this one with its vectors and its batch."""
+        ...
+
+
+def first_memory(objective: Objective) -> Memory:
+    """What the first step of this objective finds: nothing, for most."""
+    return objective.init_memory() if isinstance(objective, Remembering) else {}
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from denseir_jax.data.tokens import TokenStore
 from denseir_jax.data.training_set import GroupRows, TrainingSet, read_training_set
 from denseir_jax.models.dense import l2_passages, l2_queries, unit
 from denseir_jax.models.embedder import Embedder
-from denseir_jax.objectives import group_losses
-from denseir_jax.objectives.base import Batch, Context, Field, Objective, Pair, Params, Similarity, side_keys, token_counts
+from denseir_jax.objectives import group_losses, memory_queue
+from denseir_jax.objectives.base import Batch, Context, Field, Memory, Objective, Pair, Params, Similarity, side_keys, token_counts
 from denseir_jax.objectives.losses import mean
 from denseir_jax.objectives.registry import register
 from denseir_jax.parallel import contrastive
@@ -40,6 +40,8 @@ class ContrastiveConfig:
         symmetric: positives must find their query too, the two losses averaged.
         loss: nll, a softmax over all candidates; or of the own group alone (in_batch=False) one of `group_losses`: pairwise
         (ANCE), hinge and soft_margin with their `margin`, bce.
+        memory: how many passages of earlier batches are candidates too, as `memory_queue` says (0: none). memory_start: steps
+        before they are: they enter from the first on, while vectors still change much from step to step.
     """
 
     name: str = "contrastive"
@@ -53,8 +55,16 @@ class ContrastiveConfig:
     symmetric: bool = False
     loss: Literal["nll", "pairwise", "hinge", "soft_margin", "bce"] = "nll"
     margin: float = 1.0
+    memory: int = 0
+    memory_start: int = 0
 
     def __post_init__(self) -> None:
+        if self.memory < 0 or self.memory_start < 0:
+            raise ValueError(f"memory={self.memory} and memory_start={self.memory_start} must be at least 0")
+        if self.memory_start and not self.memory:
+            raise ValueError(f"memory_start={self.memory_start} says when a memory takes part, but memory=0: there is none")
+        if self.memory and not self.in_batch:
+            raise ValueError(f"memory={self.memory} adds candidates to those of the batch: it needs in_batch=True")
         if self.loss != "nll" and self.in_batch:
             raise ValueError(f"loss={self.loss!r} compares a query with its own group: it needs in_batch=False")
         if self.group_size < 1:
@@ -184,25 +194,36 @@ class Contrastive:
         passage = self._embed(params, "passage", rows["passage_ids"].reshape(b * n, width), rows["passage_length"].reshape(-1), sides)
         return {"query": query, "passage": passage.reshape(b, n, -1)}, {}
 
+    def init_memory(self) -> Memory:
+        """See `memory_queue.empty`."""
+        return memory_queue.empty(self.config.memory, self.embedder.size) if self.config.memory else {}
+
+    def remember(self, vectors: Mapping[str, jax.Array], batch: Batch) -> Memory:
+        """See `memory_queue.entered`."""
+        return memory_queue.entered(batch, vectors["passage"])
+
     def over_batch(
         self, params: Params, vectors: Mapping[str, jax.Array], sums: Mapping[str, Pair], batch: Batch
     ) -> tuple[jax.Array, dict[str, Pair]]:
-        """Metrics: accuracy, reciprocal rank, share of masked candidates, negatives a query."""
+        """Metrics: accuracy, reciprocal rank, share of masked candidates, negatives a query; of a memory how full and how stale."""
         found = self.compared(vectors, batch)
         return found.loss, found.metrics
 
     def compared(self, vectors: Mapping[str, jax.Array], batch: Batch) -> Compared:
         """The contrastive loss, and what it is made of."""
         query, passage, c = vectors["query"], vectors["passage"], self.config
+        queue = memory_queue.candidates(batch, c.memory_start) if c.memory else None
+        of_memory = memory_queue.metrics(batch, passage) if c.memory else {}
         if c.similarity == "l2":
             query, passage = l2_queries(query), l2_passages(passage)
+            queue = None if queue is None else queue._replace(vectors=l2_passages(queue.vectors))
         b, n, d = passage.shape
         # A row's own positive counts as known whether or not the data lists it.
         known = jnp.concatenate([batch["known"], batch["passage_row"][:, :1]], axis=1)
         blocked, own = _in_group(known, batch["passage_row"]), contrastive.own_scores(query, passage)
         if c.in_batch:
             ids, flat = batch["passage_row"].reshape(-1, 1), passage.reshape(b * n, d)
-            ranked = contrastive.in_batch_nll(query, flat, jnp.arange(b) * n, known, ids, c.temperature)
+            ranked = contrastive.in_batch_nll(query, flat, jnp.arange(b) * n, known, ids, c.temperature, queue=queue)
         else:
             ranked = contrastive.own_group_nll(query, passage, blocked, c.temperature)
         loss = ranked.nll.mean() if c.loss == "nll" else self._of_group(own / c.temperature, blocked)
@@ -210,7 +231,9 @@ class Contrastive:
             back = contrastive.in_batch_nll(passage[:, 0], query, jnp.arange(b), batch["passage_row"][:, :1], known, c.temperature)
             loss = (loss + back.nll.mean()) / 2
         counts = token_counts((batch["query_length"], self.context.query_length), (batch["passage_length"], self.context.passage_length))
-        metrics = contrastive.rank_metrics(ranked) | contrastive.mask_metrics(ranked, b * n if c.in_batch else n) | counts
+        candidates = b * n if c.in_batch else n
+        among = candidates if queue is None else candidates + memory_queue.filled(queue.ids)
+        metrics = contrastive.rank_metrics(ranked) | contrastive.mask_metrics(ranked, among) | of_memory | counts
         return Compared(loss, ranked, own, blocked, metrics)
 
     def _of_group(self, scores: Float[Array, "b n"], blocked: Bool[Array, "b n"]) -> Float[Array, ""]:

@@ -37,7 +37,8 @@ class DistillConfig(ContrastiveConfig):
     Attributes:
         teach: local_kl: KL(softmax(t / tt) || softmax(s / temperature)) over the own group, mean over queries.
             local_kl_element: the same, mean over cells (RetroMAE's reduction).
-            global_kl: the student's softmax is over all passages of the batch (coCondenser, section 5.1; needs in_batch).
+            global_kl: the student's softmax is over all passages of the batch (coCondenser, section 5.1; needs in_batch), and
+            over those of a memory.
             margin_mse: ((s+ - s-) - (t+ - t-))^2 of undivided scores, mean over negatives (Hofstätter et al. 2020).
         teacher_temperature: tt. square_temperature: the KL times temperature^2 (Hinton et al. 2015), so that its gradient
             does not shrink with it.
@@ -58,6 +59,8 @@ class DistillConfig(ContrastiveConfig):
             raise ValueError(f"teacher_temperature={self.teacher_temperature} must be positive")
         if self.teacher_weight <= 0 or self.nll_weight < 0:
             raise ValueError(f"teacher_weight={self.teacher_weight} must be positive, nll_weight={self.nll_weight} not negative")
+        if self.memory and self.teach != "global_kl" and not self.nll_weight:
+            raise ValueError(f"memory={self.memory}: with teach={self.teach!r} and nll_weight=0 no loss compares with it")
         if self.teach == "global_kl" and not self.in_batch:
             raise ValueError("teach='global_kl' compares with all passages of the batch: it needs in_batch=True (local_kl does not)")
 

@@ -21,7 +21,7 @@ from denseir_jax.core.metrics import add
 from denseir_jax.data.batches import RowSource
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
-from denseir_jax.objectives.base import Batch, Context, Field, Objective, Pair, Params, Similarity, side_keys
+from denseir_jax.objectives.base import Batch, Context, Field, Objective, Pair, Params, Similarity, first_memory, side_keys
 from denseir_jax.objectives.masked_text import Encoded, MaskedText
 from denseir_jax.objectives.registry import register, registry
 
@@ -51,13 +51,17 @@ class MixtureConfig:
         """The objective for a model and its data.
 
         Raises:
-            ConfigError: two parts differ in how they compare vectors, or one has no encoder to share.
+            ConfigError: two parts differ in how they compare vectors, or one has no encoder to share or a memory.
         """
         parts = {name: self.parts[name].build(context) for name in sorted(self.parts) if self.weights[name]}
         similarities = {part.similarity for part in parts.values()}
         if len(similarities) > 1:
             raise ConfigError(f"the parts of a mixture compare vectors in different ways: {', '.join(sorted(similarities))}")
         for name, part in parts.items():
+            if first_memory(part):
+                raise ConfigError(
+                    f"part {name!r} of the mixture has a memory of earlier batches, which no mixture keeps: expected memory=0"
+                )
             if len(parts) > 1 and "encoder" not in jax.eval_shape(part.init, jax.random.key(0)):
                 raise ConfigError(f"part {name!r} of the mixture has no encoder that the others could share (two towers, tied=False?)")
         return Mixture(parts, {name: self.weights[name] for name in parts})

@@ -13,10 +13,17 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
-from denseir_jax.parallel.mesh import BATCH_AXES, row_shards
+from denseir_jax.parallel.mesh import BATCH_AXES, row_shards, whole_on_devices
 
 Pair = tuple[jax.Array, jax.Array]  # (sum, count)
 SCORES = 1 << 21  # held at a time by a device: 8 MiB in float32
+
+
+class Queue(NamedTuple):
+    """Candidates of earlier batches, whole on every device. An id below 0 is an empty place, which is no candidate at all."""
+
+    vectors: Float[Array, "m d"]
+    ids: Int[Array, " m"]
 
 
 class Ranked(NamedTuple):
@@ -39,6 +46,7 @@ def in_batch_nll(
     ids: Int[Array, "c _"] | None = None,
     temperature: float = 1.0,
     scores: int = SCORES,
+    queue: Queue | None = None,
 ) -> Ranked:
     """Score every query against every candidate: L_i = logsumexp_c(q_i . p_c / t) - q_i . p_target(i) / t.
 
@@ -48,6 +56,8 @@ def in_batch_nll(
             are padding. None: all take part.
         scores: how many to hold at a time; rows are scored in groups of that many scores, and scored again in the backward
             pass where there is more than one group.
+        queue: further candidates, through which no gradient flows. A device scores its own rows against its own copy: they
+            add nothing to what devices say to each other.
     Returns:
         Float32 or wider, split by rows over the batch axes where a mesh is set.
     """
@@ -55,14 +65,14 @@ def in_batch_nll(
         known, ids = jnp.full((queries.shape[0], 1), -1), jnp.full((candidates.shape[0], 1), -1)
     rows = queries, target, known
     if row_shards(queries.shape[0]) == 1 or row_shards(candidates.shape[0]) == 1:
-        return _by_groups(rows, candidates, ids, temperature, scores)
+        return _by_groups(rows, candidates, ids, temperature, scores, queue)
 
-    def own_rows(rows: tuple[Array, ...], candidates: Array, ids: Array) -> Ranked:
+    def own_rows(rows: tuple[Array, ...], candidates: Array, ids: Array, queue: Queue | None) -> Ranked:
         candidates, ids = lax.all_gather((candidates, ids), BATCH_AXES, tiled=True)
-        return _by_groups(rows, candidates, ids, temperature, scores)
+        return _by_groups(rows, candidates, ids, temperature, scores, queue)
 
     split = P(BATCH_AXES)
-    return jax.shard_map(own_rows, in_specs=split, out_specs=split)(rows, candidates, ids)
+    return jax.shard_map(own_rows, in_specs=(split, split, split, P()), out_specs=split)(rows, candidates, ids, queue)
 
 
 def own_group_nll(
@@ -90,6 +100,17 @@ def matches(known: Int[Array, "b p"], ids: Int[Array, "c q"]) -> Bool[Array, "b 
     return lax.fori_loop(0, known.shape[1] * ids.shape[1], one, nothing)
 
 
+def enqueue(queue: Queue, vectors: Float[Array, "c d"], ids: Int[Array, " c"]) -> Queue:
+    """The queue after these candidates have entered it in their order; the oldest leave at the front.
+
+    Of more candidates than places the last stay. Where a mesh is set, every device gathers the vectors once, c x d numbers,
+    however long the queue is.
+    """
+    places = len(queue.ids)
+    new = whole_on_devices(lax.stop_gradient(vectors)), whole_on_devices(ids)
+    return Queue(*(jnp.concatenate([old, late.astype(old.dtype)])[-places:] for old, late in zip(queue, new, strict=True)))
+
+
 def rank_metrics(found: Ranked) -> dict[str, Pair]:
     """``accuracy`` (the target is first) and ``reciprocal_rank`` within the batch."""
     rank = found.rank.astype(found.nll.dtype)
@@ -97,7 +118,7 @@ def rank_metrics(found: Ranked) -> dict[str, Pair]:
     return {"accuracy": ((rank == 1).sum(dtype=jnp.float32), count), "reciprocal_rank": ((1 / rank).sum(), count)}
 
 
-def mask_metrics(found: Ranked, candidates: int) -> dict[str, Pair]:
+def mask_metrics(found: Ranked, candidates: int | Float[Array, ""]) -> dict[str, Pair]:
     """``masked_candidates``, the share of candidates left out (targets aside), and ``negatives``, how many a row keeps."""
     rows = found.masked.shape[0]
     left_out = found.masked.sum(dtype=jnp.float32)
@@ -105,15 +126,22 @@ def mask_metrics(found: Ranked, candidates: int) -> dict[str, Pair]:
     return {"masked_candidates": (left_out, cells), "negatives": (cells - left_out, jnp.float32(rows))}
 
 
-def _by_groups(rows: tuple[Array, ...], candidates: Array, ids: Array, temperature: float, scores: int) -> Ranked:
+def _by_groups(
+    rows: tuple[Array, ...], candidates: Array, ids: Array, temperature: float, scores: int, queue: Queue | None = None
+) -> Ranked:
     """One device's rows, as many at a time as `scores` allow."""
+    if queue is not None:
+        ids = jnp.concatenate([ids, jnp.broadcast_to(queue.ids[:, None], (len(queue.ids), ids.shape[1]))])
     n = rows[0].shape[0]
-    size = max(1, scores // candidates.shape[0])
+    size = max(1, scores // ids.shape[0])
 
     def group(rows: tuple[Array, ...]) -> Ranked:
         queries, target, known = rows
         found = _dot("bd,cd->bc", queries, candidates) / temperature
-        return _ranked(found, jnp.arange(candidates.shape[0]) == target[:, None], matches(known, ids))
+        if queue is not None:  # apart, so that the backward pass computes nothing for the queue
+            earlier = _dot("bd,md->bm", queries, lax.stop_gradient(queue.vectors)) / temperature
+            found = jnp.concatenate([found, jnp.where(queue.ids < 0, -jnp.inf, earlier)], axis=1)
+        return _ranked(found, jnp.arange(found.shape[1]) == target[:, None], matches(known, ids))
 
     if n <= size:
         return group(rows)

@@ -32,7 +32,7 @@ RULES: tuple[tuple[str, P], ...] = (
     (r"(mlm_head|projection|embeddings)/\w+/kernel$", P("fsdp", "tensor")),
     (r"(mlm_head|projection|embeddings)/\w+/bias$", P()),
     (r"norm/(scale|bias)$", P()),
-    (r"^step$|^rng$|(^|/)(count|seen)$", P()),
+    (r"^step$|^rng$|^memory/|(^|/)(count|seen)$", P()),
 )
 
 

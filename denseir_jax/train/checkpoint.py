@@ -52,7 +52,7 @@ class Checkpoints:
         if step in self.steps():
             return
         failpoints.reach("before_save")
-        self._files.save_checkpointables_async(step, {"state": state, "meta": meta}, force=True, metrics=measures or None)
+        self._files.save_checkpointables_async(step, {"state": _stored(state), "meta": meta}, force=True, metrics=measures or None)
         failpoints.reach("during_save")
 
     def wait(self) -> None:
@@ -67,18 +67,23 @@ class Checkpoints:
         """
         step = self.latest if step is None else step
         try:
-            loaded = self._files.load_checkpointables(step, {"state": abstract, "meta": None})
+            loaded = self._files.load_checkpointables(step, {"state": _stored(abstract), "meta": None})
         except (ValueError, KeyError, TypeError, OSError) as error:
             folder = Path(self._files.directory) / str(step)
             raise InputError(
                 f"checkpoint {folder} cannot be restored: it is damaged, or its tensors do not fit this config; "
                 f"remove that folder to go on from the checkpoint before it, if there is one"
             ) from error
-        return loaded["state"], loaded["meta"]
+        return State(**loaded["state"]), loaded["meta"]
 
     def close(self) -> None:
         """Wait for the last write and let go."""
         self._files.close()
+
+
+def _stored(state: State) -> dict[str, Any]:
+    """The fields by name, without a memory that there is not: a state of before there was such a field is stored so."""
+    return {name: value for name, value in vars(state).items() if name != "memory" or value}
 
 
 def abstract(state: State, shardings: State) -> State:

@@ -20,7 +20,7 @@ from denseir_jax.core.config import operational
 from denseir_jax.core.errors import ConfigError, InputError, Stopped
 from denseir_jax.core.events import Events, last_logged
 from denseir_jax.data.batches import RowSource
-from denseir_jax.objectives.base import Objective
+from denseir_jax.objectives.base import Objective, first_memory
 from denseir_jax.parallel import mesh as meshes
 from denseir_jax.parallel import sharding
 from denseir_jax.train import checkpoint, feed, fitting, optimizer, step
@@ -114,11 +114,14 @@ class Loop:
     def _initial_state(self, initial: Mapping[str, Any]) -> tuple[State, State]:
         params = self.objective.init(keys(self.plan.seed)[0])
         params = replaced(params, initial)
-        shapes = jax.eval_shape(lambda p: create(p, self.transformation, self.plan.seed), params)
+
+        def begin(params: Any) -> State:
+            return create(params, self.transformation, self.plan.seed, first_memory(self.objective))
+
+        shapes = jax.eval_shape(begin, params)
         shardings = sharding.of_state(shapes, self.mesh)
         params = jax.device_put(params, shardings.params)
-        state = step.init_state(lambda p: create(p, self.transformation, self.plan.seed), shardings)(params)
-        return state, shardings
+        return step.init_state(begin, shardings)(params), shardings
 
     def _restored(self, files: checkpoint.Checkpoints, state: State, shardings: State) -> State:
         if files.latest is None:

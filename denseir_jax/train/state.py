@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from denseir_jax.objectives.base import Memory
 from denseir_jax.parallel.sharding import path_name
 
 _DROPOUT = 1 << 16
@@ -16,7 +17,8 @@ _DROPOUT = 1 << 16
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class State:
-    """step int32 [] (steps done), params, opt_state, rng (typed key, constant: streams are folded into it).
+    """step int32 [] (steps done), params, opt_state, rng (typed key, constant: streams are folded into it), memory (what an
+    objective carries that is no parameter: see `objectives.base.Remembering`; None for most).
 
     Fields hold arrays, or what stands for them in the same tree: shapes, shardings.
     """
@@ -25,11 +27,12 @@ class State:
     params: Any
     opt_state: Any
     rng: Any
+    memory: Any = None
 
 
-def create(params: Any, optimizer: optax.GradientTransformation, seed: int) -> State:
-    """A state at step 0 with the given parameters."""
-    return State(jnp.zeros((), jnp.int32), params, optimizer.init(params), keys(seed)[1])
+def create(params: Any, optimizer: optax.GradientTransformation, seed: int, memory: Memory | None = None) -> State:
+    """A state at step 0 with the given parameters, and with what the objective begins to remember."""
+    return State(jnp.zeros((), jnp.int32), params, optimizer.init(params), keys(seed)[1], memory or None)
 
 
 def keys(seed: int) -> tuple[jax.Array, jax.Array]:

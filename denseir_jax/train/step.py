@@ -17,7 +17,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from denseir_jax.objectives.base import Objective
+from denseir_jax.objectives.base import Memory, Objective, Remembering
 from denseir_jax.parallel import mesh as meshes
 from denseir_jax.train.state import State
 
@@ -32,16 +32,20 @@ def row_keys(rng: jax.Array, index: jax.Array) -> jax.Array:
 
 def make_loss(
     objective: Objective, mesh: Mesh, micro_batches: int = 1, train: bool = True
-) -> Callable[[Any, Batch, jax.Array], tuple[jax.Array, Pairs]]:
-    """``loss(params, batch, rng) -> (scalar over the global batch, metrics as (sum, count))``."""
+) -> Callable[..., tuple[jax.Array, tuple[Pairs, Memory | None]]]:
+    """``loss(params, batch, rng, memory=None) -> (scalar over the global batch, (metrics as (sum, count), the next memory))``."""
 
-    def loss(params: Any, batch: Batch, rng: jax.Array) -> tuple[jax.Array, Pairs]:
+    def loss(params: Any, batch: Batch, rng: jax.Array, memory: Memory | None = None) -> tuple[jax.Array, tuple[Pairs, Memory | None]]:
         keys = row_keys(rng, batch["index"]) if train else None
         if micro_batches == 1:
             vectors, sums = objective.per_row(params, batch, keys, train)
         else:
             vectors, sums = _by_micro_batch(objective, mesh, micro_batches, train, params, batch, keys)
-        return objective.over_batch(params, vectors, sums, batch)
+        if memory and isinstance(objective, Remembering):  # it is not rows, so no micro-batch is cut from it
+            batch = {**batch, **memory}
+            memory = objective.remember(vectors, batch)
+        value, metrics = objective.over_batch(params, vectors, sums, batch)
+        return value, (metrics, memory)
 
     return loss
 
@@ -94,12 +98,13 @@ def make_train_step(
     loss = make_loss(objective, mesh, micro_batches)
 
     def step(state: State, batch: Batch) -> tuple[State, Pairs]:
-        (value, metrics), gradients = jax.value_and_grad(loss, has_aux=True)(state.params, batch, state.rng)
+        found, gradients = jax.value_and_grad(loss, has_aux=True)(state.params, batch, state.rng, state.memory)
+        value, (metrics, memory) = found
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         one = jnp.ones((), value.dtype)
         metrics = {**metrics, "loss": (value, one), "grad_norm": (optax.tree.norm(gradients), one)}
-        return State(state.step + 1, params, opt_state, state.rng), metrics
+        return State(state.step + 1, params, opt_state, state.rng, memory), metrics
 
     return step
 

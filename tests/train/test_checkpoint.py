@@ -1,12 +1,16 @@
 """Checkpoints: what is saved is the state as it was, and what cannot be read is said in one line."""
 
+import dataclasses
+import json
 import shutil
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from orbax.checkpoint import v1 as ocp
 
 from denseir_jax.core.errors import InputError
 from denseir_jax.parallel import mesh as meshes
@@ -68,6 +72,32 @@ def test_a_damaged_checkpoint_is_named_and_without_it_the_one_before_is_there(tm
     files = Checkpoints(tmp_path / "c", keep_last=2)
     assert files.restore(abstract(state, shardings))[1] == {"step": 1}
     files.close()
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Former:
+    """A state of before there was a memory."""
+
+    step: Any
+    params: Any
+    opt_state: Any
+    rng: Any
+
+
+def test_without_a_memory_a_checkpoint_is_as_it_was_before_there_was_one(tmp_path):
+    state, shardings = make(MeshConfig(), 1)
+    former = Former(state.step, state.params, state.opt_state, state.rng)
+    with ocp.training.Checkpointer(tmp_path / "former") as files:
+        files.save_checkpointables(1, {"state": former, "meta": {"step": 1}})
+    files = Checkpoints(tmp_path / "former", keep_last=2)
+    found, meta = files.restore(abstract(state, shardings))
+    assert meta == {"step": 1} and found.memory is None
+    assert np.array_equal(found.params["mlm_head"]["table"], state.params["mlm_head"]["table"])
+    files.save(found, 2, {"step": 2})
+    files.close()
+    trees = [json.loads((tmp_path / "former" / step / "state" / "_METADATA").read_text())["tree_metadata"] for step in "12"]
+    assert trees[0] == trees[1]
 
 
 def test_tensors_of_another_model_are_refused(tmp_path):

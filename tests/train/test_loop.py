@@ -81,6 +81,58 @@ def test_a_decoder_is_saved_and_goes_on_with_its_encoder(one_device, tmp_path):
     assert set(seed.towers(nested(got))["encoder"]) == {"encoder"}
 
 
+@pytest.fixture(scope="module")
+def remembering(tmp_path_factory):
+    """Three steps at once with a queue of earlier passages, which takes part from the second on."""
+    folder, objective = tmp_path_factory.mktemp("remembering") / "run", build("memory", layers=0)
+    return objective, folder, train(folder, objective=objective, steps=3, cadence=Cadence(log=1, save=1, keep=3))
+
+
+def stored(folder: Path, step: int) -> dict[str, np.ndarray]:
+    """The memory in a checkpoint."""
+    from orbax.checkpoint import v1 as ocp
+
+    with ocp.training.Checkpointer(folder / "checkpoints") as files:
+        memory: dict[str, np.ndarray] = files.load_checkpointables(step)["state"]["memory"]
+        return {name: np.asarray(leaf) for name, leaf in memory.items()}
+
+
+def test_a_memory_goes_on_bit_for_bit_and_on_another_mesh(remembering, tmp_path):
+    objective, folder, (want, _, last) = remembering
+    often: dict[str, Any] = {"objective": objective, "cadence": Cadence(log=1, save=1, keep=3)}
+    train(tmp_path / "same", steps=2, **often)
+    got, _, now = train(tmp_path / "same", steps=3, **often)
+    assert now["loss"] == last["loss"] and all(np.array_equal(got[name], want[name]) for name in want)
+    memory, again = stored(folder, 3), stored(tmp_path / "same", 3)
+    assert all(np.array_equal(again[name], memory[name]) for name in memory)
+    rows = np.concatenate([ToyRows(objective).rows(np.arange(16) + 16 * step)["passage_row"].reshape(-1) for step in range(3)])
+    assert memory["stored_row"].tolist() == rows[-40:].tolist() and memory["stored_steps"] == 3
+
+    train(tmp_path / "other", steps=2, **often)
+    got, _, now = train(tmp_path / "other", steps=3, micro_batches=2, mesh=MeshConfig(data=2, fsdp=2, tensor=2), **often)
+    np.testing.assert_allclose(now["loss"], last["loss"], rtol=1e-6)
+    assert_close(got, want, atol=1e-6)
+    found = stored(tmp_path / "other", 3)
+    assert found["stored_row"].tolist() == memory["stored_row"].tolist()
+    np.testing.assert_allclose(found["stored"], memory["stored"], atol=1e-5)
+
+
+def test_a_memory_fills_before_it_takes_part_and_is_empty_at_a_warm_start(remembering, tmp_path):
+    """The first step sees no memory; the second sees it; parameters that are started from bring none."""
+    objective, folder, (params, _, _) = remembering
+    lines = events(folder, "train")
+    assert [line["memory_filled"] for line in lines] == pytest.approx([0, 0.8, 1])
+    assert lines[0]["memory_cosine"] is None, "nothing was met again"
+    candidates = [line["negatives"] / (1 - line["masked_candidates"]) for line in lines]
+    assert candidates == pytest.approx([31, 31 + 32, 31 + 40])
+    plain = dataclasses.replace(objective, config=dataclasses.replace(objective.config, memory=0, memory_start=0))
+    train(tmp_path / "plain", objective=plain, steps=2, cadence=Cadence(log=1))
+    without = events(tmp_path / "plain", "train")
+    assert without[0]["loss"] == pytest.approx(lines[0]["loss"], rel=1e-6) and without[1]["loss"] < lines[1]["loss"]
+    train(tmp_path / "warm", objective=objective, steps=1, initial=params, cadence=Cadence(log=1))
+    assert events(tmp_path / "warm", "train")[0]["memory_filled"] == 0
+
+
 def test_goes_on_with_other_parts_mesh_and_cadence(six, tmp_path):
     _, (want, _, last) = six
     train(tmp_path, steps=3)

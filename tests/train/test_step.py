@@ -10,7 +10,9 @@ import optax
 import pytest
 from toy_rows import Line, ToyRows, build
 
+from denseir_jax.core.metrics import means
 from denseir_jax.objectives import masking
+from denseir_jax.objectives.base import first_memory
 from denseir_jax.parallel import mesh as meshes
 from denseir_jax.parallel import sharding
 from denseir_jax.parallel.mesh import MeshConfig
@@ -33,8 +35,9 @@ def trained(name: str, shape: tuple[int, int, int] = ONE, micro_batches: int = 1
     descent = optax.chain(optax.trace(0.0), optax.scale(-1e-3))  # its state is the gradient
     with jax.set_mesh(mesh):
         params = objective.init(jax.random.key(0))
-        shardings = sharding.of_state(jax.eval_shape(lambda p: state.create(p, descent, 7), params), mesh)
-        now = step.init_state(lambda p: state.create(p, descent, 7), shardings)(jax.device_put(params, shardings.params))
+        shardings = sharding.of_state(jax.eval_shape(lambda p: state.create(p, descent, 7, first_memory(objective)), params), mesh)
+        create = step.init_state(lambda p: state.create(p, descent, 7, first_memory(objective)), shardings)
+        now = create(jax.device_put(params, shardings.params))
         batches = feed.steps(ToyRows(objective), mesh, BATCH, 0, STEPS, objective.fields())
         compute, metrics, gradients = None, [], []
         for batch in batches:
@@ -42,7 +45,7 @@ def trained(name: str, shape: tuple[int, int, int] = ONE, micro_batches: int = 1
                 compute = step.compile_step(step.make_train_step(objective, descent, mesh, micro_batches), mesh, shardings)
                 compute = compute.lower(now, batch).compile()
             now, found = compute(now, batch)
-            metrics.append({key: float(pair[0]) / float(pair[1]) for key, pair in found.items()})
+            metrics.append(means(found))
             gradients.append(state.on_host(now.opt_state[0].trace))
     assert int(now.step) == STEPS
     return metrics, gradients
@@ -64,6 +67,7 @@ CASES = [
     *(("contrastive", 1, *case) for case in [(ONE, BATCH), (CUBE, 4)]),
     ("mixture", 0, CUBE, 2),  # of ICT and Condenser
     ("cocondenser", 0, FSDP, 2),
+    ("memory", 0, EIGHT, 2),
 ]
 
 

@@ -31,6 +31,7 @@ CONFIGS = {
     "seed": SeedConfig(decoder=DecoderConfig(layers=1, heads=2)),
     "ict": IctConfig(temperature=0.5, symmetric=True),
     "contrastive": ContrastiveConfig(group_size=2, temperature=0.5, tied=False),
+    "memory": ContrastiveConfig(group_size=2, temperature=0.5, memory=40, memory_start=1),
     "mixture": MixtureConfig(
         parts={"pairs": IctConfig(), "masked": BottleneckConfig(n_head_layers=1)}, weights={"pairs": 1.0, "masked": 0.5}
     ),

@@ -112,7 +112,7 @@ def enqueue(queue: Queue, vectors: Float[Array, "c d"], ids: Int[Array, " c"]) -
 
 
 def rank_metrics(found: Ranked) -> dict[str, Pair]:
-    """``accuracy`` (the target is first) and ``reciprocal_rank`` within the batch."""
+    """``accuracy`` (the target is first) and ``reciprocal_rank`` among all candidates."""
     rank = found.rank.astype(found.nll.dtype)
     count = jnp.float32(rank.shape[0])
     return {"accuracy": ((rank == 1).sum(dtype=jnp.float32), count), "reciprocal_rank": ((1 / rank).sum(), count)}

@@ -8,7 +8,7 @@ import pytest
 
 from denseir_jax.core import artifacts, config
 from denseir_jax.core.errors import InputError
-from denseir_jax.core.events import Events, read
+from denseir_jax.core.events import Events, last_logged, read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +104,15 @@ def test_events_after_the_restored_step_are_cut_and_torn_lines_left_out(tmp_path
     Events(tmp_path, from_step=2).close()
     assert [line["step"] for line in read(tmp_path / "events.jsonl")] == [1, 2]
     assert all(json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines())
+
+
+def test_a_mean_over_nothing_is_no_number_in_the_last_log_line_too(tmp_path):
+    events = Events(tmp_path)
+    events.write("train", 1, {"loss": 1.0, "met_again": float("nan")})
+    events.close()
+    assert read(tmp_path / "events.jsonl")[0]["met_again"] is None
+    last = last_logged(tmp_path)
+    assert last["loss"] == 1 and f"{last['met_again']:.4g}" == "nan"
 
 
 def test_a_folder_is_held_by_one_run_at_a_time(tmp_path):

@@ -5,7 +5,8 @@ reduce-scatter. The mean is over the global batch, so there is no factor of the 
 some at a time, each against all candidates, so that memory grows with rows x dimensions, never with rows x candidates.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +21,40 @@ SCORES = 1 << 21  # held at a time by a device: 8 MiB in float32
 
 
 class Ranked(NamedTuple):
-    """What one row's scores say about its target.
+    """What one row's scores say about its targets: one, or several (`Targets`).
 
-    nll: -log softmax at the target, in nats. rank: of the target, from 1; candidates with an equal score stand before it,
-    so vectors that have all become one count as wrong, not as right. masked: candidates left out.
+    nll: -log softmax at the target, in nats. rank: of the best target among the candidates that are none, from 1; candidates
+    with an equal score stand before it, so vectors that have all become one count as wrong, not as right. masked: candidates
+    left out. targets: how many. log_total: logsumexp of the scores / temperature of all that take part, targets among them.
+    kl: KL(teacher || student) over all that take part; agreed: both put the same one first. None without a teacher.
     """
 
     nll: Float[Array, " b"]
     rank: Int[Array, " b"]
     masked: Int[Array, " b"]
+    targets: Int[Array, " b"]
+    log_total: Float[Array, " b"]
+    kl: Float[Array, " b"] | None = None
+    agreed: Bool[Array, " b"] | None = None
+
+
+class Targets(NamedTuple):
+    """Several targets a row: `count` [b] candidates that follow each other, 1 or more, from the row's target on.
+
+    apart: the loss is the mean over a row's targets of -log softmax of that one against all that are none; otherwise it is
+    -log of the share that they have together of the softmax over all.
+    """
+
+    count: Int[Array, " b"]
+    apart: bool
+
+
+class Teacher(NamedTuple):
+    """Vectors whose dot products are a teacher's scores of all pairs, and what these are divided by. No gradient."""
+
+    queries: Float[Array, "b e"]
+    candidates: Float[Array, "c e"]
+    temperature: float
 
 
 def in_batch_nll(
@@ -39,38 +65,59 @@ def in_batch_nll(
     ids: Int[Array, "c _"] | None = None,
     temperature: float = 1.0,
     scores: int = SCORES,
+    targets: Targets | None = None,
+    teacher: Teacher | None = None,
 ) -> Ranked:
     """Score every query against every candidate: L_i = logsumexp_c(q_i . p_c / t) - q_i . p_target(i) / t.
 
     Args:
-        target: each query's own candidate, which always takes part.
+        target: each query's own candidate, which always takes part; the first of them where there are `targets`.
         known, ids: a candidate takes no part where one of its `ids` is among those `known` to the query; negative entries
             are padding. None: all take part.
         scores: how many to hold at a time; rows are scored in groups of that many scores, and scored again in the backward
             pass where there is more than one group.
+        teacher: adds `kl` and `agreed`; its candidates are gathered as the student's are, and its scores held as few at a time.
     Returns:
         Float32 or wider, split by rows over the batch axes where a mesh is set.
     """
     if known is None or ids is None:
         known, ids = jnp.full((queries.shape[0], 1), -1), jnp.full((candidates.shape[0], 1), -1)
-    rows = queries, target, known
-    if row_shards(queries.shape[0]) == 1 or row_shards(candidates.shape[0]) == 1:
-        return _by_groups(rows, candidates, ids, temperature, scores)
+    taught = (None, None) if teacher is None else lax.stop_gradient(teacher[:2])
+    rows = queries, target, known, None if targets is None else targets.count, taught[0]
+    columns = candidates, ids, taught[1]
 
-    def own_rows(rows: tuple[Array, ...], candidates: Array, ids: Array) -> Ranked:
-        candidates, ids = lax.all_gather((candidates, ids), BATCH_AXES, tiled=True)
-        return _by_groups(rows, candidates, ids, temperature, scores)
+    def score(rows: tuple[Any, ...], columns: tuple[Any, ...]) -> Ranked:
+        (queries, target, known, count, asked), (candidates, ids, answers) = rows, columns
+        found = _dot("bd,cd->bc", queries, candidates) / temperature
+        away = jnp.arange(candidates.shape[0]) - target[:, None]
+        # Rows that only fill the last group have a count of 0: they too have a target, so that their gradient is finite.
+        is_target = (away == 0) if count is None else (away >= 0) & (away < jnp.maximum(count, 1)[:, None])
+        theirs = None if teacher is None else _dot("be,ce->bc", asked, answers) / teacher.temperature
+        return _ranked(found, is_target, matches(known, ids), None if targets is None else targets.apart, theirs)
+
+    at_once = scores if teacher is None else scores // 2
+    if row_shards(queries.shape[0]) == 1 or row_shards(candidates.shape[0]) == 1:
+        return _by_groups(score, rows, columns, at_once)
+
+    def own_rows(rows: tuple[Any, ...], columns: tuple[Any, ...]) -> Ranked:
+        return _by_groups(score, rows, lax.all_gather(columns, BATCH_AXES, tiled=True), at_once)
 
     split = P(BATCH_AXES)
-    return jax.shard_map(own_rows, in_specs=split, out_specs=split)(rows, candidates, ids)
+    return jax.shard_map(own_rows, in_specs=split, out_specs=split)(rows, columns)
 
 
 def own_group_nll(
-    queries: Float[Array, "b d"], groups: Float[Array, "b n d"], blocked: Bool[Array, "b n"], temperature: float = 1.0
+    queries: Float[Array, "b d"],
+    groups: Float[Array, "b n d"],
+    blocked: Bool[Array, "b n"],
+    temperature: float = 1.0,
+    targets: Targets | None = None,
 ) -> Ranked:
-    """As `in_batch_nll`, each query against its own group alone, whose first member is the target."""
+    """As `in_batch_nll`, each query against its own group alone, whose first member is the target, or whose first ones are."""
     scores = own_scores(queries, groups) / temperature
-    return _ranked(scores, jnp.broadcast_to(jnp.arange(groups.shape[1]) == 0, scores.shape), blocked)
+    count = 1 if targets is None else targets.count[:, None]
+    is_target = jnp.broadcast_to(jnp.arange(groups.shape[1]) < count, scores.shape)
+    return _ranked(scores, is_target, blocked, None if targets is None else targets.apart)
 
 
 def own_scores(queries: Float[Array, "b d"], groups: Float[Array, "b n d"]) -> Float[Array, "b n"]:
@@ -101,26 +148,21 @@ def mask_metrics(found: Ranked, candidates: int) -> dict[str, Pair]:
     """``masked_candidates``, the share of candidates left out (targets aside), and ``negatives``, how many a row keeps."""
     rows = found.masked.shape[0]
     left_out = found.masked.sum(dtype=jnp.float32)
-    cells = jnp.float32(rows * (candidates - 1))
+    cells = jnp.float32(rows * candidates) - found.targets.sum(dtype=jnp.float32)
     return {"masked_candidates": (left_out, cells), "negatives": (cells - left_out, jnp.float32(rows))}
 
 
-def _by_groups(rows: tuple[Array, ...], candidates: Array, ids: Array, temperature: float, scores: int) -> Ranked:
+def _by_groups(score: Callable[..., Ranked], rows: tuple[Any, ...], columns: tuple[Any, ...], scores: int) -> Ranked:
     """One device's rows, as many at a time as `scores` allow."""
     n = rows[0].shape[0]
-    size = max(1, scores // candidates.shape[0])
-
-    def group(rows: tuple[Array, ...]) -> Ranked:
-        queries, target, known = rows
-        found = _dot("bd,cd->bc", queries, candidates) / temperature
-        return _ranked(found, jnp.arange(candidates.shape[0]) == target[:, None], matches(known, ids))
-
+    size = max(1, scores // columns[0].shape[0])
     if n <= size:
-        return group(rows)
+        return score(rows, columns)
     groups = -(-n // size)
     filled = jax.tree.map(lambda x: jnp.pad(x, ((0, groups * size - n), *((0, 0),) * (x.ndim - 1))), rows)
     split = jax.tree.map(lambda x: x.reshape(groups, size, *x.shape[1:]), filled)
-    return jax.tree.map(lambda x: x.reshape(-1)[:n], lax.map(jax.checkpoint(group), split))
+    found = lax.map(jax.checkpoint(lambda rows: score(rows, columns)), split)
+    return jax.tree.map(lambda x: x.reshape(-1)[:n], found)
 
 
 def _dot(spec: str, a: Array, b: Array) -> Array:
@@ -128,9 +170,40 @@ def _dot(spec: str, a: Array, b: Array) -> Array:
     return jnp.einsum(spec, a.astype(wide), b.astype(wide), precision=lax.Precision.HIGHEST)
 
 
-def _ranked(scores: Array, is_target: Array, blocked: Array) -> Ranked:
+def _ranked(scores: Array, is_target: Array, blocked: Array, apart: bool | None = None, teacher: Array | None = None) -> Ranked:
+    """`apart`: as in `Targets`; None where every row has one target."""
     left_out = blocked & ~is_target
     scores = jnp.where(left_out, -jnp.inf, scores)
-    own = jnp.sum(jnp.where(is_target, scores, 0), axis=1)
-    nll = jax.nn.logsumexp(scores, axis=1) - own
-    return Ranked(nll, jnp.sum(scores >= own[:, None], axis=1), jnp.sum(left_out, axis=1))
+    total = jax.nn.logsumexp(scores, axis=1)
+    best = jnp.max(jnp.where(is_target, scores, -jnp.inf), axis=1)
+    if apart is None:
+        nll = total - jnp.sum(jnp.where(is_target, scores, 0), axis=1)
+    elif apart:
+        nll = _each_apart(scores, is_target, left_out)
+    else:
+        nll = total - jax.nn.logsumexp(jnp.where(is_target, scores, -jnp.inf), axis=1)
+    rank = 1 + jnp.sum((scores >= best[:, None]) & ~is_target, axis=1)
+    found = Ranked(nll, rank, jnp.sum(left_out, axis=1), jnp.sum(is_target, axis=1), total)
+    if teacher is None:
+        return found
+    teacher = jnp.where(left_out, -jnp.inf, teacher)
+    return found._replace(
+        kl=_divergence(scores, total, teacher, left_out), agreed=jnp.argmax(scores, axis=1) == jnp.argmax(teacher, axis=1)
+    )
+
+
+def _each_apart(scores: Array, is_target: Array, left_out: Array) -> Array:
+    """The mean over a row's targets of log(exp(s_t) + sum over others of exp(s)) - s_t; 0 where there is nothing but targets."""
+    others = ~(is_target | left_out)
+    some = others.any(axis=1)
+    # Rows without others get numbers that are finite and then dropped: an infinite one would spoil the gradient.
+    rest = jax.nn.logsumexp(jnp.where(others, scores, jnp.where(some[:, None], -jnp.inf, 0)), axis=1)
+    cells = jnp.where(is_target, jax.nn.softplus(rest[:, None] - jnp.where(is_target, scores, 0)), 0)
+    return jnp.where(some, cells.sum(axis=1) / is_target.sum(axis=1), 0)
+
+
+def _divergence(scores: Array, total: Array, teacher: Array, left_out: Array) -> Array:
+    """sum of p (log p - log q), p after the teacher, q after the scores, over all candidates that take part."""
+    log_p = teacher - jax.nn.logsumexp(teacher, axis=1, keepdims=True)
+    gaps = jnp.where(left_out, 0, log_p) - jnp.where(left_out, 0, scores - total[:, None])
+    return jnp.sum(jnp.exp(log_p) * gaps, axis=1)

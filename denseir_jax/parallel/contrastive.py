@@ -39,13 +39,13 @@ class Ranked(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Several targets a row: `count` [b] candidates that follow each other, 1 or more, from the row's target on.
+    """Several targets a row: `number` [b] candidates that follow each other, 1 or more, from the row's target on.
 
     apart: the loss is the mean over a row's targets of -log softmax of that one against all that are none; otherwise it is
     -log of the share that they have together of the softmax over all.
     """
 
-    count: Int[Array, " b"]
+    number: Int[Array, " b"]
     apart: bool
 
 
@@ -83,7 +83,7 @@ def in_batch_nll(
     if known is None or ids is None:
         known, ids = jnp.full((queries.shape[0], 1), -1), jnp.full((candidates.shape[0], 1), -1)
     taught = (None, None) if teacher is None else lax.stop_gradient(teacher[:2])
-    rows = queries, target, known, None if targets is None else targets.count, taught[0]
+    rows = queries, target, known, None if targets is None else targets.number, taught[0]
     columns = candidates, ids, taught[1]
 
     def score(rows: tuple[Any, ...], columns: tuple[Any, ...]) -> Ranked:
@@ -115,9 +115,34 @@ def own_group_nll(
 ) -> Ranked:
     """As `in_batch_nll`, each query against its own group alone, whose first member is the target, or whose first ones are."""
     scores = own_scores(queries, groups) / temperature
-    count = 1 if targets is None else targets.count[:, None]
+    count = 1 if targets is None else targets.number[:, None]
     is_target = jnp.broadcast_to(jnp.arange(groups.shape[1]) < count, scores.shape)
     return _ranked(scores, is_target, blocked, None if targets is None else targets.apart)
+
+
+def back_nll(
+    queries: Float[Array, "b d"],
+    groups: Float[Array, "b n d"],
+    positives: Int[Array, "b m"],
+    known: Int[Array, "b p"],
+    temperature: float = 1.0,
+) -> Float[Array, ""]:
+    """The other way round: every positive must find its query among all. The mean over rows of the mean over a row's positives.
+
+    Args:
+        positives: ids of each group's first members, -1 where they are no positives; the first one is. known: ids of what
+            answers each query; a query is no negative of a passage among them.
+    """
+    b, m = positives.shape
+    first, own = groups[:, :m].reshape(b * m, -1), jnp.repeat(jnp.arange(b), m)
+    found = in_batch_nll(first, queries, own, positives.reshape(-1, 1), known, temperature)
+    real = positives >= 0
+    return (jnp.where(real, found.nll.reshape(b, m), 0).sum(1) / real.sum(1)).mean()
+
+
+def in_group(known: Int[Array, "b p"], ids: Int[Array, "b n"]) -> Bool[Array, "b n"]:
+    """Where a member of a row's own group is known to answer its query."""
+    return ((ids[:, :, None] == known[:, None, :]) & (known[:, None, :] >= 0)).any(-1)
 
 
 def own_scores(queries: Float[Array, "b d"], groups: Float[Array, "b n d"]) -> Float[Array, "b n"]:

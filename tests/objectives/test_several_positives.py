@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 from test_in_batch import mesh_of, on
-from tiny_model import LENGTH, QUERY, context, params_of, run, same_in_parts, texts
+from tiny_model import LENGTH, QUERY, context, params_of, quick, run, same_in_parts, texts
 
 from denseir_jax.core.config import parse
 from denseir_jax.core.errors import ConfigError
@@ -87,9 +87,8 @@ def test_by_numpy(config: ContrastiveConfig) -> None:
     assert "positives" in objective.fields() and "positives" not in ContrastiveConfig(group_size=N).build(SMALL).fields()
 
 
-@pytest.mark.parametrize("config", CONFIGS[:2], ids=["all", "each"])
-def test_parts_equal_the_whole(config: ContrastiveConfig) -> None:
-    same_in_parts(config.build(SMALL), ROWS)
+def test_parts_equal_the_whole() -> None:
+    same_in_parts(CONFIGS[1].build(SMALL), ROWS)
 
 
 def scored(scores: list[float], number: int, apart: bool, known: list[int] | None = None) -> Any:
@@ -97,9 +96,12 @@ def scored(scores: list[float], number: int, apart: bool, known: list[int] | Non
     candidates = jnp.asarray(scores, jnp.float32)[:, None]
     ids = jnp.arange(len(scores))[:, None]
     blocked = jnp.asarray([known or [-1]])
-    return contrastive.in_batch_nll(
-        jnp.ones((1, 1)), candidates, jnp.zeros(1, jnp.int32), blocked, ids, targets=Targets(jnp.array([number]), apart)
-    )
+    target = jnp.zeros(1, jnp.int32)
+
+    def found(number: jax.Array) -> Any:
+        return contrastive.in_batch_nll(jnp.ones((1, 1)), candidates, target, blocked, ids, targets=Targets(number, apart))
+
+    return quick(found)(jnp.array([number]))
 
 
 def test_worked_values() -> None:
@@ -124,7 +126,7 @@ def test_a_row_with_nothing_but_positives_costs_nothing_and_has_a_finite_gradien
         found = contrastive.in_batch_nll(q, c, jnp.array([0, 2]), known, ids, 1.0, targets=Targets(jnp.array([2, 1]), apart))
         return found.nll.sum(), found
 
-    (_, found), gradients = jax.value_and_grad(loss, (0, 1), has_aux=True)(q, c)
+    (_, found), gradients = quick(jax.value_and_grad(loss, (0, 1), has_aux=True))(q, c)
     assert found.nll[0] == 0 and found.nll[1] > 0 and found.rank[0] == 1 and found.masked.tolist() == [2, 0]
     assert all(np.isfinite(g).all() for g in gradients)
     alone = contrastive.own_group_nll(q, c.reshape(2, 2, 3), jnp.zeros((2, 2), bool), targets=Targets(jnp.array([2, 2]), apart))
@@ -140,7 +142,7 @@ def test_one_positive_a_row_is_the_plain_loss(apart: bool) -> None:
         return contrastive.in_batch_nll(q, c, jnp.arange(5) * 3, targets=targets).nll.mean()
 
     one = Targets(jnp.ones(5, jnp.int32), apart)
-    for got, want in zip(*(jax.value_and_grad(loss)(c, targets) for targets in (one, None)), strict=True):
+    for got, want in zip(*(quick(jax.value_and_grad(lambda c, t=targets: loss(c, t)))(c) for targets in (one, None)), strict=True):
         np.testing.assert_allclose(got, want, atol=2e-6)
 
 
@@ -170,7 +172,7 @@ def batch() -> tuple[jax.Array, ...]:
 def test_devices_and_groups_of_rows_change_nothing(apart: bool) -> None:
     """Each way candidates are gathered once and their gradients summed once; of 16 rows, 3 at a time leave one over."""
     value, gradients, _ = on(mesh_of(1), loss_of(apart), batch)
-    for mesh, scores in ((mesh_of(8), contrastive.SCORES), (mesh_of(1), 3 * 64), (mesh_of(2), 3 * 64)):
+    for mesh, scores in ((mesh_of(8), contrastive.SCORES), (mesh_of(1), 3 * 64)):
         found, others, text = on(mesh, loss_of(apart, scores), batch)
         np.testing.assert_allclose(found, value, rtol=1e-6)
         for got, want in zip(others, gradients, strict=True):

@@ -26,7 +26,8 @@ class Ranked(NamedTuple):
     nll: -log softmax at the target, in nats. rank: of the best target among the candidates that are none, from 1; candidates
     with an equal score stand before it, so vectors that have all become one count as wrong, not as right. masked: candidates
     left out. targets: how many. log_total: logsumexp of the scores / temperature of all that take part, targets among them.
-    kl: KL(teacher || student) over all that take part; agreed: both put the same one first. None without a teacher.
+    kl: KL(teacher || student) over all that take part; agreed: what the student puts first is first for the teacher too. None
+    without a teacher.
     """
 
     nll: Float[Array, " b"]
@@ -212,9 +213,8 @@ def _ranked(scores: Array, is_target: Array, blocked: Array, apart: bool | None 
     if teacher is None:
         return found
     teacher = jnp.where(left_out, -jnp.inf, teacher)
-    return found._replace(
-        kl=_divergence(scores, total, teacher, left_out), agreed=jnp.argmax(scores, axis=1) == jnp.argmax(teacher, axis=1)
-    )
+    first = jnp.take_along_axis(teacher, jnp.argmax(scores, axis=1)[:, None], axis=1)  # equal texts have equal scores of a teacher
+    return found._replace(kl=_divergence(scores, total, teacher, left_out), agreed=first[:, 0] >= teacher.max(axis=1))
 
 
 def _each_apart(scores: Array, is_target: Array, left_out: Array) -> Array:

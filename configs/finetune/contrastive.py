@@ -4,6 +4,9 @@ The argument is a size: smoke, tiny, small or base. base is coCondenser's stage 
 2108.05540, by the authors' toolkit): 64 queries x 8 passages, lr 5e-6, 3 epochs of about 500,000 queries, no weight decay.
 Hard negatives are BM25's unless --config.training_set names a finished mine run.
 
+Four random negatives a query, as RocketQA's first step (Qu et al. 2021): --config.objective.sources=random --config.objective.group_size=5
+Several positives a query in one group: --config.objective.positives=all (or each) --config.objective.max_positives=4
+
 From random weights in minutes, unit vectors, mean pooling and a temperature learn far faster; configs/pipeline/demo.py does so:
 --config.embedder.pooling=mean --config.objective.similarity=cosine --config.objective.temperature=0.05
 """

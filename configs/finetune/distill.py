@@ -7,6 +7,12 @@ group (Gao & Callan 2022, arXiv 2108.05540, section 5.1: the loss); how long, at
 
     python launch/finetune.py --config configs/finetune/distill.py:tiny --config.dataset=beir:FOLDER --config.tokens=runs/tokens \\
         --config.training_set=runs/taught --workdir runs/student
+
+TCT (Lin et al. 2021), at any size: the teacher scores all pairs of the batch, from its vectors (launch/teach.py with
+--config.write=vectors). L = g NLL + (1 - g) KL with g = 0.1 and a teacher temperature of 0.25, which we have not checked in the paper:
+
+    --config.objective.teach=in_batch_kl --config.objective.teacher_temperature=0.25 \\
+        --config.objective.nll_weight=0.1 --config.objective.teacher_weight=0.9
 """
 
 from denseir_jax.core.config import card, choose

@@ -8,9 +8,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from denseir_jax.core import artifacts
 from denseir_jax.core.errors import InputError
@@ -19,6 +20,19 @@ from denseir_jax.data.jsonl import BadField
 from denseir_jax.data.lines import BadRows, shown
 
 TEACHER_SCORES = "teacher_scores.jsonl"  # beside the training set that they are for
+
+
+@runtime_checkable
+class Teacher(Protocol):
+    """What a teacher adds to the rows of `training_set.GroupRows`; queries by number, passages by the number of their text."""
+
+    def knows(self, queries: Int[np.ndarray, " m"], texts: Int[np.ndarray, " m"]) -> Bool[np.ndarray, " m"]:
+        """Of which pairs it can say something."""
+        ...
+
+    def fields(self, queries: Int[np.ndarray, " k"], texts: Int[np.ndarray, "k n"]) -> dict[str, np.ndarray]:
+        """Batch fields of groups of pairs that it knows, float32 with leading dimension k."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -40,6 +54,14 @@ class TeacherScores:
         if not len(self.keys):
             return np.full(wanted.shape, np.nan, np.float32)
         return np.where(self.keys[at] == wanted, self.values[at], np.float32(np.nan)).astype(np.float32)
+
+    def knows(self, queries: Int[np.ndarray, " m"], texts: Int[np.ndarray, " m"]) -> Bool[np.ndarray, " m"]:
+        """Pairs with a score."""
+        return np.isfinite(self.of(queries, texts))
+
+    def fields(self, queries: Int[np.ndarray, " k"], texts: Int[np.ndarray, "k n"]) -> dict[str, np.ndarray]:
+        """``teacher`` [k, n]."""
+        return {"teacher": self.of(queries[:, None], texts)}
 
 
 def write_teacher_scores(path: Path, scores: Iterable[tuple[str, str, float]]) -> int:

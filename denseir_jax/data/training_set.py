@@ -1,5 +1,6 @@
 """A training set in memory, and the groups that fine-tuning reads from it."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +10,13 @@ import numpy as np
 from jaxtyping import Int
 
 from denseir_jax.core.errors import InputError
-from denseir_jax.data import hashing
 from denseir_jax.data.batches import frame
 from denseir_jax.data.examples import read_examples
+from denseir_jax.data.group_cells import RANDOM, Cells, in_turn
 from denseir_jax.data.lines import BadRows, shown
 from denseir_jax.data.order import SeededOrder
 from denseir_jax.data.ragged import Ragged
-from denseir_jax.data.teacher_scores import TeacherScores
+from denseir_jax.data.teacher_scores import Teacher
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
@@ -40,16 +41,19 @@ class TrainingSet:
         return len(self.queries)
 
     def pool(self, sources: Sequence[str]) -> tuple[Int[np.ndarray, " total"], Int[np.ndarray, " total"]]:
-        """(query number, row) of every negative in these pools, or in all if none is named.
+        """(query number, row) of every negative in these pools, or in all if none is named; `RANDOM` is none.
 
         Raises:
-            InputError: there is no such pool.
+            InputError: there is no such pool, or one that is called as what is drawn.
         """
-        unknown = [name for name in sources if name not in self.negatives]
+        if RANDOM in sources and RANDOM in self.negatives:
+            raise InputError(f"the training set has a pool called {RANDOM!r}, as the passages that are drawn; expected another name")
+        names = [name for name in sources or self.negatives if name != RANDOM or not sources]
+        unknown = [name for name in names if name not in self.negatives]
         if unknown:
             there = ", ".join(self.negatives) or "(it has none)"
-            raise InputError(f"the training set has no negatives of the source {unknown[0]!r}; expected some of: {there}")
-        pairs = [self.negatives[name].pairs() for name in sources or self.negatives]
+            raise InputError(f"the training set has no negatives of the source {unknown[0]!r}; expected some of: {there}, {RANDOM}")
+        pairs = [self.negatives[name].pairs() for name in names]
         nothing = np.zeros(0, np.int64)
         return np.concatenate([nothing, *(queries for queries, _ in pairs)]), np.concatenate([nothing, *(rows for _, rows in pairs)])
 
@@ -79,27 +83,32 @@ def read_training_set(path: Path, row_of: Mapping[str, int], bad: BadRows) -> Tr
 
 
 class GroupRows:
-    """Groups for contrastive fine-tuning: a query, one of its positives, and negatives from its pools. A `batches.RowSource`.
+    """Groups for contrastive fine-tuning: a query, one or several of its positives, and negatives. A `batches.RowSource`.
 
     The pools are united. A negative with the text of a known positive is dropped, and so is the second of two with one text,
-    so a group never holds a text twice. Each query's negatives have one shuffled order; epoch e takes the next
-    ``group_size - 1`` of it and begins anew at its end, so all are used before any is used more often than the others by more
-    than one. A query with too few is filled with random passages that are not known positives.
+    so a group never holds a text twice. Each query's negatives have one shuffled order; epoch e takes as many of it as the group
+    has places for, from where epoch e - 1 ended, and begins anew at its end, so all are used before any is used more often than
+    the others by more than one. A query with too few is filled with random passages that are not known positives.
 
     Documents without tokens are not learnt from; a query without a token, or without a positive that has one, is left out.
 
     Args:
         training_set: rows of `store`. tokenizer: for the queries; the one that made the store.
-        template: its passage side must be that of the store. group_size: passages of a group, the positive included.
-        seed: decides order, positives, negatives. sources: the pools to draw from; all if empty.
-        fill: what to do for a query with fewer than ``group_size - 1`` negatives. teacher: only passages with a score are
-            used then, and a query with too few of them is left out: nothing random has a score.
+        template: its passage side must be that of the store. group_size: passages of a group, positives included.
+        seed: decides order, positives, negatives. sources: the pools to draw from; all if empty. One of them may be `RANDOM`,
+            which is no pool: of m names it gets an m-th of the places for negatives, rounded down.
+        fill: what to do for a query with fewer negatives than places for them. teacher: only passages that it knows are used
+            then, and a query with too few of them is left out: it knows nothing random.
+        max_positives: put all positives of a query into its group, up to so many, and negatives into the rest; of more, epochs
+            take turns as with negatives. None: one, drawn anew in every epoch.
     Attributes:
         n_items: queries used. counts: ``queries``, ``skipped``, ``negatives`` (used), ``dropped`` (by the rules above),
-        ``short`` (queries with too few), ``filled`` (random negatives in an epoch), with a teacher ``unscored`` (pairs).
+        ``short`` (queries with too few), ``filled`` (random negatives in an epoch in their place), with several positives
+        ``positives`` (in an epoch), with the source random ``random`` (in an epoch), with a teacher ``unscored`` (pairs).
     Raises:
         InputError: a pool that is not there, another tokenizer or template than the store's, no query left, a query with too
-            few negatives under fill="error", or a corpus too small to fill. ValueError: group_size < 1.
+            few negatives under fill="error", or a corpus too small to draw from. ValueError: group_size < 1, or a teacher and
+            the source random.
     """
 
     def __init__(
@@ -112,58 +121,62 @@ class GroupRows:
         seed: int,
         sources: tuple[str, ...] = (),
         fill: Literal["random", "error"] = "random",
-        teacher: TeacherScores | None = None,
+        teacher: Teacher | None = None,
+        max_positives: int | None = None,
     ):
         if group_size < 1:
             raise ValueError(f"group_size is {group_size}; expected at least 1: the positive")
+        if teacher and RANDOM in sources:
+            raise ValueError(f"sources={sources}: a teacher knows nothing random")
         _need_same_text(store, tokenizer, template)
-        self.store, self.template, self.seed, self.n_negatives = store, template, seed, group_size - 1
-        self._names = training_set.query_ids
+        self.store, self.template, self.teacher = store, template, teacher
+        self._names, self._unscored = training_set.query_ids, 0
         self._lengths = np.diff(store.offsets)
-        self._filled = np.flatnonzero(self._lengths)
-        self._known = Ragged.of_pairs(*training_set.positives.pairs(store.content_ids), len(training_set))
-        self.teacher, self._unscored = teacher, 0
-        self._positives = Ragged.of_pairs(*self._scored(*self._with_text(*training_set.positives.pairs())), len(training_set))
         self._query_ids, self._query_length = _encode(training_set.queries, tokenizer, template)
+        known = Ragged.of_pairs(*training_set.positives.pairs(store.content_ids), len(training_set))
+        positives = self._usable(*training_set.positives.pairs())
         given = training_set.pool(sources)
-        self._negatives = self._usable(*given)
-        able = (self._positives.lengths > 0) & (self._query_length > 2)
-        self._items = np.flatnonzero(able & (self._negatives.lengths >= self.n_negatives) if teacher else able)
-        if not len(self._items):
-            with_score = f", and {self.n_negatives} negatives, that the teacher scored" if teacher else ""
-            raise InputError(
-                f"none of {len(training_set)} queries has a token and a positive with a token{with_score}: nothing to learn from"
-            )
+        texts, n = store.content_ids, len(training_set)
+        self.cells = Cells(
+            positives=Ragged.of_pairs(*positives, n) if max_positives is None else in_turn(*positives, texts, seed, "several", n),
+            negatives=in_turn(*_others(*self._usable(*given), known, texts), texts, seed, "negatives", n),
+            known=known,
+            texts=texts,
+            filled=np.flatnonzero(self._lengths),
+            n_items=0,
+            seed=seed,
+            size=group_size,
+            several=max_positives,
+            share=len(sources) if RANDOM in sources else 0,
+        )
+        self._items = self._able(group_size)
         self.n_items, self._order = len(self._items), SeededOrder(len(self._items), seed)
-        self.counts = self._count(len(training_set), len(given[0]))
-        self._need_enough(training_set, fill)
+        self.cells = dataclasses.replace(self.cells, n_items=self.n_items)
+        self.counts = self._count(n, len(given[0]))
+        self._need_enough(fill)
 
-    def _with_text(self, queries: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _usable(self, queries: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The pairs whose passage has a token and, where there is a teacher, is known to it."""
         keep = self._lengths[rows] > 0
-        return queries[keep], rows[keep]
-
-    def _scored(self, queries: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        queries, rows = queries[keep], rows[keep]
         if self.teacher is None:
             return queries, rows
-        keep = np.isfinite(self.teacher.of(queries, self.store.content_ids[rows]))
+        keep = self.teacher.knows(queries, self.store.content_ids[rows])
         self._unscored += int((~keep).sum())
         return queries[keep], rows[keep]
 
-    def _usable(self, queries: np.ndarray, rows: np.ndarray) -> Ragged:
-        """The negatives that can be used, each query's in its shuffled order."""
-        queries, rows = self._scored(*self._with_text(queries, rows))
-        content = self.store.content_ids
-        key = queries * self.store.n_documents + content[rows]
-        known_queries, known = self._known.pairs()
-        _, first = np.unique(key, return_index=True)
-        keep = first[~np.isin(key[first], known_queries * self.store.n_documents + known)]
-        queries, rows = queries[keep], rows[keep]
-        order = np.lexsort((hashing.bits(self.seed, "negatives", queries, content[rows]), queries))
-        return Ragged.of_pairs(queries[order], rows[order], len(self._known.starts) - 1)
+    def _able(self, group_size: int) -> np.ndarray:
+        able = np.flatnonzero((self.cells.positives.lengths > 0) & (self._query_length > 2))
+        items = able[self.cells.missing(able) == 0] if self.teacher else able
+        if not len(items):
+            with_score = f", and {group_size - 1} negatives, that the teacher scored" if self.teacher else ""
+            raise InputError(
+                f"none of {len(self._names)} queries has a token and a positive with a token{with_score}: nothing to learn from"
+            )
+        return items
 
     def _count(self, queries: int, negatives: int) -> dict[str, int]:
-        missing = np.maximum(self.n_negatives - self._negatives.lengths[self._items], 0)
-        used = len(self._negatives.values)
+        missing, used = self.cells.missing(self._items), len(self.cells.negatives.values)
         return {
             "queries": self.n_items,
             "skipped": queries - self.n_items,
@@ -171,79 +184,47 @@ class GroupRows:
             "dropped": negatives - used,
             "short": int((missing > 0).sum()),
             "filled": int(missing.sum()),
+            **({"positives": int(self.cells.n_positives(self._items).sum())} if self.cells.several else {}),
+            **({"random": int(self.cells.n_random(self._items).sum())} if self.cells.share else {}),
             **({"unscored": self._unscored} if self.teacher else {}),
         }
 
-    def _need_enough(self, training_set: TrainingSet, fill: str) -> None:
-        if not self.counts["short"]:
-            return
-        short = self._items[self._negatives.lengths[self._items] < self.n_negatives]
-        if fill == "error":
-            first = short[0]
+    def _need_enough(self, fill: str) -> None:
+        if self.counts["short"] and fill == "error":
+            first = self._items[self.cells.missing(self._items) > 0][:1]
             raise InputError(
-                f"{self.counts['short']:,} queries have too few negatives (the first: {training_set.query_ids[first]!r} with"
-                f" {self._negatives.lengths[first]}); expected {self.n_negatives}, or fill='random'"
+                f"{self.counts['short']:,} queries have too few negatives (the first: {self._names[first[0]]!r} with"
+                f" {self.cells.negatives.lengths[first[0]]}); expected {self.cells.n_pooled(first)[0]}, or fill='random'"
             )
-        texts = len(np.unique(self.store.content_ids[self._filled]))
-        need = int(self._known.lengths[short].max()) + self.n_negatives
+        texts = len(np.unique(self.store.content_ids[self.cells.filled]))
+        need = self.cells.need(self._items)
         if texts < need:
-            raise InputError(f"{self.store.folder} has {texts} different passages; groups of {self.n_negatives + 1} need {need} of them")
+            raise InputError(f"{self.store.folder} has {texts} different passages; groups of {self.cells.size} need {need} of them")
 
     def rows(self, stream: Int[np.ndarray, " k"]) -> dict[str, np.ndarray]:
         """Fields, all int32: ``query_ids`` [k, Lq], ``query_length`` [k], ``passage_ids`` [k, n, Lp], ``passage_length``
-        [k, n] (the positive in column 0), ``passage_row`` [k, n], the row of the first document with the same text,
-        ``known`` [k, P], the same of all known positives of the query, padded with -1, ``index`` [k], the stream index, and
-        with a teacher its scores, ``teacher`` float32 [k, n]."""
+        [k, n] (positives first), ``passage_row`` [k, n], the row of the first document with the same text,
+        ``known`` [k, P], the same of all known positives of the query, padded with -1, ``index`` [k], the stream index;
+        with several positives ``positives`` [k], how many the group begins with; and with a teacher its own (`Teacher`)."""
         queries = self._items[self._order.items(stream)]
-        known = self._known.padded(queries)
-        rows = self._group(stream, queries, known)
+        rows = self.cells.rows(stream, queries)
         passage_ids, passage_length = self._tokens(rows.reshape(-1))
+        texts = self.store.content_ids[rows]
         return {
             "query_ids": self._query_ids[queries],
             "query_length": self._query_length[queries],
             "passage_ids": passage_ids.reshape(*rows.shape, -1),
             "passage_length": passage_length.reshape(rows.shape),
-            "passage_row": self.store.content_ids[rows],
-            "known": known,
+            "passage_row": texts,
+            "known": self.cells.known.padded(queries),
             "index": stream.astype(np.int32),
-            **({"teacher": self.teacher.of(queries[:, None], self.store.content_ids[rows])} if self.teacher else {}),
+            **({"positives": self.cells.n_positives(queries).astype(np.int32)} if self.cells.several else {}),
+            **(self.teacher.fields(queries, texts) if self.teacher else {}),
         }
 
     def names(self, stream: Int[np.ndarray, " k"]) -> list[str]:
         """Ids of the queries that the rows at these stream indices ask."""
         return [self._names[item] for item in self._items[self._order.items(stream)].tolist()]
-
-    def _group(self, stream: np.ndarray, queries: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Rows of the store [k, n]."""
-        positives, negatives = self._positives, self._negatives
-        rows = np.zeros((len(stream), 1 + self.n_negatives), np.int64)
-        chosen = hashing.below(hashing.uniform(self.seed, "positive", stream), positives.lengths[queries])
-        rows[:, 0] = positives.values[positives.starts[queries] + chosen]
-        columns, have = np.arange(self.n_negatives), negatives.lengths[queries][:, None]
-        turn = (stream // self.n_items * self.n_negatives)[:, None] + columns
-        at = np.where(columns < have, negatives.starts[queries][:, None] + turn % np.maximum(have, 1), -1)
-        if len(negatives.values):
-            rows[:, 1:] = negatives.values[at]
-        short = np.flatnonzero((at < 0).any(1))
-        if len(short):
-            open_ = np.concatenate([np.zeros((len(short), 1), bool), at[short] < 0], axis=1)
-            rows[short] = self._fill(rows[short], open_, known[short], stream[short])
-        return rows
-
-    def _fill(self, rows: np.ndarray, open_: np.ndarray, known: np.ndarray, stream: np.ndarray) -> np.ndarray:
-        """Random documents in the open cells, drawn again wherever the text is a known positive's or already in the group."""
-        content, columns = self.store.content_ids, np.arange(rows.shape[1])
-        left = columns[:, None] > columns  # [i, j]: j stands left of i
-        attempt = 0
-        while open_.any():
-            draw = hashing.uniform(self.seed, "fill", stream[:, None], columns, attempt)
-            rows = np.where(open_, self._filled[hashing.below(draw, len(self._filled))], rows)
-            texts = content[rows]
-            rivals = ~open_[:, None, :] | left
-            twice = ((texts[:, :, None] == texts[:, None, :]) & rivals & ~np.eye(len(columns), dtype=bool)).any(2)
-            open_ = open_ & (twice | (texts[:, :, None] == known[:, None, :]).any(2))
-            attempt += 1
-        return rows
 
     def _tokens(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         room = self.template.passage_length - 2
@@ -251,6 +232,13 @@ class GroupRows:
         ids = self.store.window(self.store.offsets[rows], lengths, room).ids
         special = self.store.special_ids
         return frame(ids, lengths, special.cls, special.sep, special.pad)
+
+
+def _others(queries: np.ndarray, rows: np.ndarray, known: Ragged, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The pairs whose passage has not the text of a known positive of the query."""
+    known_queries, answers = known.pairs()
+    keep = ~np.isin(queries * np.int64(len(texts)) + texts[rows], known_queries * np.int64(len(texts)) + answers)
+    return queries[keep], rows[keep]
 
 
 def _need_same_text(store: TokenStore, tokenizer: Tokenizer, template: TextTemplate) -> None:

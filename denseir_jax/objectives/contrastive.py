@@ -12,8 +12,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data.batches import RowSource
+from denseir_jax.data.group_cells import RANDOM
 from denseir_jax.data.lines import BadRows
-from denseir_jax.data.teacher_scores import TeacherScores
+from denseir_jax.data.teacher_scores import Teacher
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
 from denseir_jax.data.training_set import GroupRows, TrainingSet, read_training_set
@@ -31,10 +32,11 @@ EXAMPLES = "training_set.jsonl"  # in the folder of a training set
 @register
 @dataclass(frozen=True)
 class ContrastiveConfig:
-    """Fine-tuning on groups of one query, one positive and hard negatives.
+    """Fine-tuning on groups of one query, one positive or several, and hard negatives.
 
     Attributes:
-        group_size: passages of a group, the positive included. sources: pools of negatives to draw from; all if empty.
+        group_size: passages of a group, positives included. sources: pools of negatives to draw from; all if empty. One may be
+        "random": passages of the corpus, fresh in every epoch; of m names it gets an m-th of the places, rounded down.
         fill: what to do where a query has too few negatives. similarity: dot, cosine, or l2: -||q - p||^2. temperature: scores
         are divided by it. tied: one encoder for both sides. in_batch: passages of other groups are candidates too.
         symmetric: positives must find their query too, the two losses averaged.
@@ -42,6 +44,9 @@ class ContrastiveConfig:
         (ANCE), hinge and soft_margin with their `margin`, bce.
         memory: how many passages of earlier batches are candidates too, as `memory_queue` says (0: none). memory_start: steps
         before they are: they enter from the first on, while vectors still change much from step to step.
+        positives: of a query with several. "sampled": one, drawn anew in every epoch. "all": a group begins with up to
+        `max_positives` of them, and the loss is -log of the share that they have together of the softmax over all candidates.
+        "each": the same groups, and the mean over them of -log softmax of that one against all but the others.
     """
 
     name: str = "contrastive"
@@ -57,6 +62,8 @@ class ContrastiveConfig:
     margin: float = 1.0
     memory: int = 0
     memory_start: int = 0
+    positives: Literal["sampled", "all", "each"] = "sampled"
+    max_positives: int = 4
 
     def __post_init__(self) -> None:
         if self.memory < 0 or self.memory_start < 0:
@@ -73,6 +80,25 @@ class ContrastiveConfig:
             raise ValueError(f"temperature={self.temperature} must be positive")
         if not self.in_batch and (self.symmetric or self.group_size < 2):
             raise ValueError("in_batch=False leaves nothing to compare with: it needs group_size >= 2 and symmetric=False")
+        if RANDOM in self.sources and self.group_size <= len(self.sources):
+            raise ValueError(f"sources={self.sources} leave {RANDOM!r} no place: expected group_size > {len(self.sources)}")
+        if self.positives != "sampled":
+            self._check_several()
+
+    @property
+    def several(self) -> int | None:
+        """Most positives of a group, or None: one, drawn."""
+        return None if self.positives == "sampled" else self.max_positives
+
+    def _check_several(self) -> None:
+        if self.loss != "nll":
+            raise ValueError(f"loss={self.loss!r} compares one positive with each negative: it needs positives='sampled'")
+        most = self.group_size if self.in_batch else self.group_size - 1
+        if not 1 <= self.max_positives <= most:
+            raise ValueError(
+                f"max_positives={self.max_positives} with positives={self.positives!r}, group_size={self.group_size} and"
+                f" in_batch={self.in_batch}: expected 1 to {most}"
+            )
 
     def build(self, context: Context) -> Objective:
         """The objective for a model and its data.
@@ -94,20 +120,24 @@ class ContrastiveConfig:
 class Compared(NamedTuple):
     """What the scores of a batch say.
 
-    loss: contrastive. ranked: each query's positive among its candidates. own: scores [b, n] of the own group, not divided
-    by the temperature. blocked: [b, n] where a member is known to answer (the positive too). metrics: (sum, count).
+    loss: contrastive. ranked: each query's positives among its candidates. own: scores [b, n] of the own group, not divided
+    by the temperature. keep: [b, n] members that take part: the positives of the group, and what is not known to answer.
+    metrics: (sum, count).
     """
 
     loss: Float[Array, ""]
     ranked: contrastive.Ranked
     own: Float[Array, "b n"]
-    blocked: Bool[Array, "b n"]
+    keep: Bool[Array, "b n"]
     metrics: dict[str, Pair]
 
 
 @dataclass(frozen=True)
 class Contrastive:
-    """L = mean_i [ logsumexp_c(s_ic / t) - s_i,positive / t ]; candidates that answer query i by their id are masked."""
+    """L = mean_i [ logsumexp_c(s_ic / t) - s_i,positive / t ]; candidates that answer query i by their id are masked.
+
+    With several positives the others of a query's group are no negatives of it, see `ContrastiveConfig.positives`.
+    """
 
     context: Context
     config: ContrastiveConfig
@@ -128,8 +158,9 @@ class Contrastive:
         return 1 if self.config.group_size > 1 else 2
 
     def fields(self) -> dict[str, Field]:
-        """A query and its group; `known` lists everything that answers the query, by the ids of `passage_row`."""
-        n = self.config.group_size
+        """A query and its group, which begins with `positives` of them where there are several (else with one); `known` lists
+        everything that answers the query, by the ids of `passage_row`."""
+        n, several = self.config.group_size, self.config.several
         return {
             "query_ids": Field((self.context.query_length,)),
             "query_length": Field(),
@@ -138,6 +169,7 @@ class Contrastive:
             "passage_row": Field((n,)),
             "known": Field(("known",)),
             "index": Field(),
+            **({"positives": Field()} if several else {}),
         }
 
     def rows(self, store: TokenStore, groups: Path | None = None, tokenizer: Tokenizer | None = None) -> RowSource:
@@ -149,10 +181,11 @@ class Contrastive:
         c = self.config
         own = store.tokenizer() if tokenizer is None else tokenizer
         teacher = self.teacher(file, examples, store)
-        return GroupRows(examples, store, own, store.template, c.group_size, self.context.seed, c.sources, c.fill, teacher)
+        template, seed = store.template, self.context.seed
+        return GroupRows(examples, store, own, template, c.group_size, seed, c.sources, c.fill, teacher, c.several)
 
-    def teacher(self, file: Path, examples: TrainingSet, store: TokenStore) -> TeacherScores | None:
-        """Scores that go with the training set in `file`: none here."""
+    def teacher(self, file: Path, examples: TrainingSet, store: TokenStore) -> Teacher | None:
+        """What goes with the training set in `file`: nothing here."""
         return None
 
     def init(self, key: Key[Array, ""]) -> Params:
@@ -186,7 +219,7 @@ class Contrastive:
     def per_row(
         self, params: Params, rows: Batch, keys: Key[Array, " b"] | None, train: bool
     ) -> tuple[dict[str, jax.Array], dict[str, Pair]]:
-        """Vectors ``query`` [b, d] and ``passage`` [b, n, d], the positive first; no sums."""
+        """Vectors ``query`` [b, d] and ``passage`` [b, n, d], positives first; no sums."""
         keys = keys if train else None
         b, n, width = rows["passage_ids"].shape
         query = self._embed(params, "query", rows["query_ids"], rows["query_length"], side_keys(keys, 0))
@@ -209,8 +242,12 @@ class Contrastive:
         found = self.compared(vectors, batch)
         return found.loss, found.metrics
 
-    def compared(self, vectors: Mapping[str, jax.Array], batch: Batch) -> Compared:
-        """The contrastive loss, and what it is made of."""
+    def compared(self, vectors: Mapping[str, jax.Array], batch: Batch, teacher: contrastive.Teacher | None = None) -> Compared:
+        """The contrastive loss, and what it is made of.
+
+        Args:
+            teacher: of all pairs of the batch; needs in_batch.
+        """
         query, passage, c = vectors["query"], vectors["passage"], self.config
         queue = memory_queue.candidates(batch, c.memory_start) if c.memory else None
         of_memory = memory_queue.metrics(batch, passage) if c.memory else {}
@@ -218,25 +255,31 @@ class Contrastive:
             query, passage = l2_queries(query), l2_passages(passage)
             queue = None if queue is None else queue._replace(vectors=l2_passages(queue.vectors))
         b, n, d = passage.shape
-        # A row's own positive counts as known whether or not the data lists it.
-        known = jnp.concatenate([batch["known"], batch["passage_row"][:, :1]], axis=1)
-        blocked, own = _in_group(known, batch["passage_row"]), contrastive.own_scores(query, passage)
+        several = contrastive.Targets(batch["positives"], c.positives == "each") if c.several else None
+        positive = jnp.arange(n) < (several.number[:, None] if several else jnp.ones((b, 1), jnp.int32))
+        # A row's own positives count as known whether or not the data lists them.
+        own_positives = jnp.where(positive, batch["passage_row"], -1)[:, : c.several or 1]
+        known = jnp.concatenate([batch["known"], own_positives], axis=1)
+        blocked, own = contrastive.in_group(known, batch["passage_row"]), contrastive.own_scores(query, passage)
         if c.in_batch:
             ids, flat = batch["passage_row"].reshape(-1, 1), passage.reshape(b * n, d)
-            ranked = contrastive.in_batch_nll(query, flat, jnp.arange(b) * n, known, ids, c.temperature, queue=queue)
+            first = jnp.arange(b) * n
+            ranked = contrastive.in_batch_nll(query, flat, first, known, ids, c.temperature, targets=several, teacher=teacher, queue=queue)
         else:
-            ranked = contrastive.own_group_nll(query, passage, blocked, c.temperature)
-        loss = ranked.nll.mean() if c.loss == "nll" else self._of_group(own / c.temperature, blocked)
-        if c.symmetric:  # a query is no negative of a passage that is known to answer it
-            back = contrastive.in_batch_nll(passage[:, 0], query, jnp.arange(b), batch["passage_row"][:, :1], known, c.temperature)
-            loss = (loss + back.nll.mean()) / 2
+            ranked = contrastive.own_group_nll(query, passage, blocked, c.temperature, several)
+        keep = ~blocked | positive
+        loss = ranked.nll.mean() if c.loss == "nll" else self._of_group(own / c.temperature, keep)
+        if c.symmetric:
+            loss = (loss + contrastive.back_nll(query, passage, own_positives, known, c.temperature)) / 2
         counts = token_counts((batch["query_length"], self.context.query_length), (batch["passage_length"], self.context.passage_length))
         candidates = b * n if c.in_batch else n
         among = candidates if queue is None else candidates + memory_queue.filled(queue.ids)
         metrics = contrastive.rank_metrics(ranked) | contrastive.mask_metrics(ranked, among) | of_memory | counts
-        return Compared(loss, ranked, own, blocked, metrics)
+        if several:
+            metrics["positives"] = ranked.targets.sum(dtype=jnp.float32), jnp.float32(b)
+        return Compared(loss, ranked, own, keep, metrics)
 
-    def _of_group(self, scores: Float[Array, "b n"], blocked: Bool[Array, "b n"]) -> Float[Array, ""]:
+    def _of_group(self, scores: Float[Array, "b n"], keep: Bool[Array, "b n"]) -> Float[Array, ""]:
         c = self.config
         formulas: dict[str, Callable[..., Pair]] = {
             "pairwise": group_losses.pairwise_nll,
@@ -244,9 +287,4 @@ class Contrastive:
             "soft_margin": partial(group_losses.soft_margin, margin=c.margin),
             "bce": group_losses.bce,
         }
-        return mean(formulas[c.loss](scores, (~blocked).at[:, 0].set(True)))
-
-
-def _in_group(known: Int[Array, "b p"], rows: Int[Array, "b n"]) -> Bool[Array, "b n"]:
-    """Where a member of a row's own group is known to answer its query."""
-    return ((rows[:, :, None] == known[:, None, :]) & (known[:, None, :] >= 0)).any(-1)
+        return mean(formulas[c.loss](scores, keep))

@@ -5,7 +5,8 @@ reduce-scatter. The mean is over the global batch, so there is no factor of the 
 some at a time, each against all candidates, so that memory grows with rows x dimensions, never with rows x candidates.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,15 +28,41 @@ class Queue(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """What one row's scores say about its target.
+    """What one row's scores say about its targets: one, or several (`Targets`).
 
-    nll: -log softmax at the target, in nats. rank: of the target, from 1; candidates with an equal score stand before it,
-    so vectors that have all become one count as wrong, not as right. masked: candidates left out.
+    nll: -log softmax at the target, in nats. rank: of the best target among the candidates that are none, from 1; candidates
+    with an equal score stand before it, so vectors that have all become one count as wrong, not as right. masked: candidates
+    left out. targets: how many. log_total: logsumexp of the scores / temperature of all that take part, targets among them.
+    kl: KL(teacher || student) over all that take part; agreed: what the student puts first is first for the teacher too. None
+    without a teacher.
     """
 
     nll: Float[Array, " b"]
     rank: Int[Array, " b"]
     masked: Int[Array, " b"]
+    targets: Int[Array, " b"]
+    log_total: Float[Array, " b"]
+    kl: Float[Array, " b"] | None = None
+    agreed: Bool[Array, " b"] | None = None
+
+
+class Targets(NamedTuple):
+    """Several targets a row: `number` [b] candidates that follow each other, 1 or more, from the row's target on.
+
+    apart: the loss is the mean over a row's targets of -log softmax of that one against all that are none; otherwise it is
+    -log of the share that they have together of the softmax over all.
+    """
+
+    number: Int[Array, " b"]
+    apart: bool
+
+
+class Teacher(NamedTuple):
+    """Vectors whose dot products are a teacher's scores of all pairs, and what these are divided by. No gradient."""
+
+    queries: Float[Array, "b e"]
+    candidates: Float[Array, "c e"]
+    temperature: float
 
 
 def in_batch_nll(
@@ -46,16 +73,19 @@ def in_batch_nll(
     ids: Int[Array, "c _"] | None = None,
     temperature: float = 1.0,
     scores: int = SCORES,
+    targets: Targets | None = None,
+    teacher: Teacher | None = None,
     queue: Queue | None = None,
 ) -> Ranked:
     """Score every query against every candidate: L_i = logsumexp_c(q_i . p_c / t) - q_i . p_target(i) / t.
 
     Args:
-        target: each query's own candidate, which always takes part.
+        target: each query's own candidate, which always takes part; the first of them where there are `targets`.
         known, ids: a candidate takes no part where one of its `ids` is among those `known` to the query; negative entries
             are padding. None: all take part.
         scores: how many to hold at a time; rows are scored in groups of that many scores, and scored again in the backward
             pass where there is more than one group.
+        teacher: adds `kl` and `agreed`; its candidates are gathered as the student's are, and its scores held as few at a time.
         queue: further candidates, through which no gradient flows. A device scores its own rows against its own copy: they
             add nothing to what devices say to each other.
     Returns:
@@ -63,24 +93,71 @@ def in_batch_nll(
     """
     if known is None or ids is None:
         known, ids = jnp.full((queries.shape[0], 1), -1), jnp.full((candidates.shape[0], 1), -1)
-    rows = queries, target, known
-    if row_shards(queries.shape[0]) == 1 or row_shards(candidates.shape[0]) == 1:
-        return _by_groups(rows, candidates, ids, temperature, scores, queue)
+    taught = (None, None) if teacher is None else lax.stop_gradient(teacher[:2])
+    rows = queries, target, known, None if targets is None else targets.number, taught[0]
+    columns = candidates, ids, taught[1]
 
-    def own_rows(rows: tuple[Array, ...], candidates: Array, ids: Array, queue: Queue | None) -> Ranked:
-        candidates, ids = lax.all_gather((candidates, ids), BATCH_AXES, tiled=True)
-        return _by_groups(rows, candidates, ids, temperature, scores, queue)
+    def score(rows: tuple[Any, ...], columns: tuple[Any, ...], queue: Queue | None) -> Ranked:
+        (queries, target, known, count, asked), (candidates, ids, answers) = rows, columns
+        found = _dot("bd,cd->bc", queries, candidates) / temperature
+        if queue is not None:  # apart, so that the backward pass computes nothing for the queue
+            earlier = _dot("bd,md->bm", queries, lax.stop_gradient(queue.vectors)) / temperature
+            found = jnp.concatenate([found, jnp.where(queue.ids < 0, -jnp.inf, earlier)], axis=1)
+            ids = jnp.concatenate([ids, jnp.broadcast_to(queue.ids[:, None], (len(queue.ids), ids.shape[1]))])
+        away = jnp.arange(found.shape[1]) - target[:, None]
+        # Rows that only fill the last group have a count of 0: they too have a target, so that their gradient is finite.
+        is_target = (away == 0) if count is None else (away >= 0) & (away < jnp.maximum(count, 1)[:, None])
+        theirs = None if teacher is None else _dot("be,ce->bc", asked, answers) / teacher.temperature
+        return _ranked(found, is_target, matches(known, ids), None if targets is None else targets.apart, theirs)
+
+    at_once = scores if teacher is None else scores // 2
+    if row_shards(queries.shape[0]) == 1 or row_shards(candidates.shape[0]) == 1:
+        return _by_groups(score, rows, columns, queue, at_once)
+
+    def own_rows(rows: tuple[Any, ...], columns: tuple[Any, ...], queue: Queue | None) -> Ranked:
+        return _by_groups(score, rows, lax.all_gather(columns, BATCH_AXES, tiled=True), queue, at_once)
 
     split = P(BATCH_AXES)
-    return jax.shard_map(own_rows, in_specs=(split, split, split, P()), out_specs=split)(rows, candidates, ids, queue)
+    return jax.shard_map(own_rows, in_specs=(split, split, P()), out_specs=split)(rows, columns, queue)
 
 
 def own_group_nll(
-    queries: Float[Array, "b d"], groups: Float[Array, "b n d"], blocked: Bool[Array, "b n"], temperature: float = 1.0
+    queries: Float[Array, "b d"],
+    groups: Float[Array, "b n d"],
+    blocked: Bool[Array, "b n"],
+    temperature: float = 1.0,
+    targets: Targets | None = None,
 ) -> Ranked:
-    """As `in_batch_nll`, each query against its own group alone, whose first member is the target."""
+    """As `in_batch_nll`, each query against its own group alone, whose first member is the target, or whose first ones are."""
     scores = own_scores(queries, groups) / temperature
-    return _ranked(scores, jnp.broadcast_to(jnp.arange(groups.shape[1]) == 0, scores.shape), blocked)
+    count = 1 if targets is None else targets.number[:, None]
+    is_target = jnp.broadcast_to(jnp.arange(groups.shape[1]) < count, scores.shape)
+    return _ranked(scores, is_target, blocked, None if targets is None else targets.apart)
+
+
+def back_nll(
+    queries: Float[Array, "b d"],
+    groups: Float[Array, "b n d"],
+    positives: Int[Array, "b m"],
+    known: Int[Array, "b p"],
+    temperature: float = 1.0,
+) -> Float[Array, ""]:
+    """The other way round: every positive must find its query among all. The mean over rows of the mean over a row's positives.
+
+    Args:
+        positives: ids of each group's first members, -1 where they are no positives; the first one is. known: ids of what
+            answers each query; a query is no negative of a passage among them.
+    """
+    b, m = positives.shape
+    first, own = groups[:, :m].reshape(b * m, -1), jnp.repeat(jnp.arange(b), m)
+    found = in_batch_nll(first, queries, own, positives.reshape(-1, 1), known, temperature)
+    real = positives >= 0
+    return (jnp.where(real, found.nll.reshape(b, m), 0).sum(1) / real.sum(1)).mean()
+
+
+def in_group(known: Int[Array, "b p"], ids: Int[Array, "b n"]) -> Bool[Array, "b n"]:
+    """Where a member of a row's own group is known to answer its query."""
+    return ((ids[:, :, None] == known[:, None, :]) & (known[:, None, :] >= 0)).any(-1)
 
 
 def own_scores(queries: Float[Array, "b d"], groups: Float[Array, "b n d"]) -> Float[Array, "b n"]:
@@ -122,33 +199,21 @@ def mask_metrics(found: Ranked, candidates: int | Float[Array, ""]) -> dict[str,
     """``masked_candidates``, the share of candidates left out (targets aside), and ``negatives``, how many a row keeps."""
     rows = found.masked.shape[0]
     left_out = found.masked.sum(dtype=jnp.float32)
-    cells = jnp.float32(rows * (candidates - 1))
+    cells = jnp.float32(rows * candidates) - found.targets.sum(dtype=jnp.float32)
     return {"masked_candidates": (left_out, cells), "negatives": (cells - left_out, jnp.float32(rows))}
 
 
-def _by_groups(
-    rows: tuple[Array, ...], candidates: Array, ids: Array, temperature: float, scores: int, queue: Queue | None = None
-) -> Ranked:
+def _by_groups(score: Callable[..., Ranked], rows: tuple[Any, ...], columns: tuple[Any, ...], queue: Queue | None, scores: int) -> Ranked:
     """One device's rows, as many at a time as `scores` allow."""
-    if queue is not None:
-        ids = jnp.concatenate([ids, jnp.broadcast_to(queue.ids[:, None], (len(queue.ids), ids.shape[1]))])
     n = rows[0].shape[0]
-    size = max(1, scores // ids.shape[0])
-
-    def group(rows: tuple[Array, ...]) -> Ranked:
-        queries, target, known = rows
-        found = _dot("bd,cd->bc", queries, candidates) / temperature
-        if queue is not None:  # apart, so that the backward pass computes nothing for the queue
-            earlier = _dot("bd,md->bm", queries, lax.stop_gradient(queue.vectors)) / temperature
-            found = jnp.concatenate([found, jnp.where(queue.ids < 0, -jnp.inf, earlier)], axis=1)
-        return _ranked(found, jnp.arange(found.shape[1]) == target[:, None], matches(known, ids))
-
+    size = max(1, scores // (columns[0].shape[0] + (0 if queue is None else len(queue.ids))))
     if n <= size:
-        return group(rows)
+        return score(rows, columns, queue)
     groups = -(-n // size)
     filled = jax.tree.map(lambda x: jnp.pad(x, ((0, groups * size - n), *((0, 0),) * (x.ndim - 1))), rows)
     split = jax.tree.map(lambda x: x.reshape(groups, size, *x.shape[1:]), filled)
-    return jax.tree.map(lambda x: x.reshape(-1)[:n], lax.map(jax.checkpoint(group), split))
+    found = lax.map(jax.checkpoint(lambda rows: score(rows, columns, queue)), split)
+    return jax.tree.map(lambda x: x.reshape(-1)[:n], found)
 
 
 def _dot(spec: str, a: Array, b: Array) -> Array:
@@ -156,9 +221,39 @@ def _dot(spec: str, a: Array, b: Array) -> Array:
     return jnp.einsum(spec, a.astype(wide), b.astype(wide), precision=lax.Precision.HIGHEST)
 
 
-def _ranked(scores: Array, is_target: Array, blocked: Array) -> Ranked:
+def _ranked(scores: Array, is_target: Array, blocked: Array, apart: bool | None = None, teacher: Array | None = None) -> Ranked:
+    """`apart`: as in `Targets`; None where every row has one target."""
     left_out = blocked & ~is_target
     scores = jnp.where(left_out, -jnp.inf, scores)
-    own = jnp.sum(jnp.where(is_target, scores, 0), axis=1)
-    nll = jax.nn.logsumexp(scores, axis=1) - own
-    return Ranked(nll, jnp.sum(scores >= own[:, None], axis=1), jnp.sum(left_out, axis=1))
+    total = jax.nn.logsumexp(scores, axis=1)
+    best = jnp.max(jnp.where(is_target, scores, -jnp.inf), axis=1)
+    if apart is None:
+        nll = total - jnp.sum(jnp.where(is_target, scores, 0), axis=1)
+    elif apart:
+        nll = _each_apart(scores, is_target, left_out)
+    else:
+        nll = total - jax.nn.logsumexp(jnp.where(is_target, scores, -jnp.inf), axis=1)
+    rank = 1 + jnp.sum((scores >= best[:, None]) & ~is_target, axis=1)
+    found = Ranked(nll, rank, jnp.sum(left_out, axis=1), jnp.sum(is_target, axis=1), total)
+    if teacher is None:
+        return found
+    teacher = jnp.where(left_out, -jnp.inf, teacher)
+    first = jnp.take_along_axis(teacher, jnp.argmax(scores, axis=1)[:, None], axis=1)  # equal texts have equal scores of a teacher
+    return found._replace(kl=_divergence(scores, total, teacher, left_out), agreed=first[:, 0] >= teacher.max(axis=1))
+
+
+def _each_apart(scores: Array, is_target: Array, left_out: Array) -> Array:
+    """The mean over a row's targets of log(exp(s_t) + sum over others of exp(s)) - s_t; 0 where there is nothing but targets."""
+    others = ~(is_target | left_out)
+    some = others.any(axis=1)
+    # Rows without others get numbers that are finite and then dropped: an infinite one would spoil the gradient.
+    rest = jax.nn.logsumexp(jnp.where(others, scores, jnp.where(some[:, None], -jnp.inf, 0)), axis=1)
+    cells = jnp.where(is_target, jax.nn.softplus(rest[:, None] - jnp.where(is_target, scores, 0)), 0)
+    return jnp.where(some, cells.sum(axis=1) / is_target.sum(axis=1), 0)
+
+
+def _divergence(scores: Array, total: Array, teacher: Array, left_out: Array) -> Array:
+    """sum of p (log p - log q), p after the teacher, q after the scores, over all candidates that take part."""
+    log_p = teacher - jax.nn.logsumexp(teacher, axis=1, keepdims=True)
+    gaps = jnp.where(left_out, 0, log_p) - jnp.where(left_out, 0, scores - total[:, None])
+    return jnp.sum(jnp.exp(log_p) * gaps, axis=1)

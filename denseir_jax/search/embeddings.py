@@ -261,7 +261,7 @@ class Embeddings:
                 path = self._folder / f"{number:05d}{ending}"
                 if artifacts.file_sha256(path) != self.facts["shards"][number][_HASHES[ending]]:
                     raise InputError(f"{path} was changed after the vectors had been made; remove it and encode again")
-            self._unread.remove(number)
+            self._unread.discard(number)  # threads that read a batch ahead may both come here
         return self._arrays[kind][number]
 
     def whole(self, start: int = 0, stop: int | None = None) -> Float[np.ndarray, "m d"]:

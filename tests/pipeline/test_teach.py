@@ -1,25 +1,34 @@
 """Distillation as a user gets it: mine, let a teacher score what was mined, learn from the scores."""
 
 import dataclasses
+import importlib.util
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from test_finetune import condenser, settings  # noqa: F401  # the fixture
 
+from denseir_jax.core.artifacts import finished_run
 from denseir_jax.core.command import execute
+from denseir_jax.core.config import parse
 from denseir_jax.core.errors import InputError
 from denseir_jax.core.events import read
 from denseir_jax.data.teacher_scores import write_teacher_scores
 from denseir_jax.objectives.distill import SCORES, DistillConfig
+from denseir_jax.pipeline.stages.encode import EncodeConfig
+from denseir_jax.pipeline.stages.encode import stage as encode
+from denseir_jax.pipeline.stages.finetune import FinetuneConfig
 from denseir_jax.pipeline.stages.finetune import stage as finetune
 from denseir_jax.pipeline.stages.mine import MineConfig
 from denseir_jax.pipeline.stages.mine import stage as mine
 from denseir_jax.pipeline.stages.teach import TeachConfig
 from denseir_jax.pipeline.stages.teach import stage as teach
+from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.encode import encode_queries
 from denseir_jax.search.retriever import load_retriever
+from denseir_jax.search.teacher_vectors import OUTPUTS
 
 pytestmark = pytest.mark.usefixtures("module_on_one_device")
 
@@ -71,3 +80,61 @@ def test_what_is_missing_is_one_line(taught, beir, beir_tokens, tmp_path):
         execute(teach, config, tmp_path / "again")
     with pytest.raises(InputError, match="has no pool 'bm25'; expected some of mined"):
         execute(teach, dataclasses.replace(config, teacher=f"hf:{beir}", pools=("bm25",)), tmp_path / "pools")
+
+
+@pytest.fixture(scope="module")
+def with_vectors(taught, beir, condenser):  # noqa: F811
+    """The same training set with the teacher's vectors, encoded for it, and copied out of an encode run of the corpus."""
+    folder, teacher = taught.parent, f"run:{condenser}"
+    config = TeachConfig(dataset=f"beir:{beir}", training_set=str(folder / "mined"), teacher=teacher, write="vectors")
+    metrics = execute(teach, config, folder / "vectors")
+    assert metrics["query_vectors"] == 240 and 30 < metrics["passage_vectors"] <= 60
+    execute(encode, EncodeConfig(retriever=teacher, corpus=f"beir:{beir}"), folder / "encoded")
+    execute(teach, dataclasses.replace(config, embeddings=str(folder / "encoded")), folder / "copied")
+    return folder / "vectors"
+
+
+def vectors_of(folder) -> dict[str, np.ndarray]:
+    found = [Embeddings.open((folder / name).parent) for name in OUTPUTS]
+    return {item: row for part in found for item, row in zip(part.ids, part.whole(), strict=True)}
+
+
+def test_vectors_give_the_scores(taught, with_vectors):
+    made, copied = vectors_of(with_vectors), vectors_of(with_vectors.parent / "copied")
+    assert made.keys() == copied.keys()
+    np.testing.assert_allclose(np.stack(list(made.values())), [copied[item] for item in made], atol=2e-3)
+    rows = [json.loads(line) for line in (taught / SCORES).read_text().splitlines()]
+    products = [made[row["query_id"]] @ made[row["passage_id"]] for row in rows]  # of vectors of length 1
+    np.testing.assert_allclose([row["score"] for row in rows], products, atol=2e-3)
+    manifest = finished_run(with_vectors)
+    assert set(manifest["outputs"]) == {"training_set.jsonl", *OUTPUTS}
+
+
+def smoke(**objective: object) -> FinetuneConfig:
+    spec = importlib.util.spec_from_file_location("card", Path(__file__).resolve().parents[2] / "configs" / "finetune" / "distill.py")
+    card = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(card)
+    values = card.get_config("smoke")
+    values["objective"].update(objective)
+    return parse(FinetuneConfig, values)
+
+
+def test_a_student_learns_from_all_pairs_of_the_batch(with_vectors, beir, beir_tokens, tmp_path):
+    """The card at `smoke` with TCT's settings; then long enough to learn, with several positives to a group beside."""
+    tct = {"teach": "in_batch_kl", "teacher_temperature": 0.25, "nll_weight": 0.1, "teacher_weight": 0.9}
+    places = {"dataset": f"beir:{beir}", "tokens": str(beir_tokens), "training_set": str(with_vectors)}
+    metrics = execute(finetune, dataclasses.replace(smoke(**tct), **places), tmp_path / "smoke")
+    assert np.isfinite(metrics["teach"]) and 0 < metrics["masked_candidates"] < 1
+    np.testing.assert_allclose(metrics["loss"], 0.1 * metrics["nll"] + 0.9 * metrics["teach"], rtol=1e-4)
+    more = {"group_size": 4, "temperature": 0.05, "similarity": "cosine", "positives": "each", "max_positives": 2}
+    objective = DistillConfig(**{**tct, **more, "teacher_temperature": 0.01, "nll_weight": 0.0})
+    config = settings(beir, beir_tokens, with_vectors, objective=objective, steps=60, batch_size=48)
+    metrics = execute(finetune, config, tmp_path / "student")
+    first = next(line for line in read(tmp_path / "student" / "events.jsonl") if line["kind"] == "train")
+    assert metrics["teach"] < 0.5 * first["teach"] and metrics["agreement"] > max(2 * first["agreement"], 0.3)
+    assert metrics["positives"] == 1, "no query of this data set has a second one"
+
+
+def test_scores_are_no_vectors(taught, beir, beir_tokens, tmp_path):
+    with pytest.raises(InputError, match=r"teacher_vectors does not exist: in_batch_kl needs"):
+        execute(finetune, settings(beir, beir_tokens, taught, objective=DistillConfig(teach="in_batch_kl")), tmp_path / "run")

@@ -1,4 +1,7 @@
-"""The stage `teach`: a teacher's score for every passage of a training set, written beside it, by ids. For distillation."""
+"""The stage `teach`: what a teacher thinks of a training set's passages, written beside it, by ids. For distillation.
+
+Scores of every query's own passages; or the teacher's vectors, from which it scores all pairs of a batch (teach="in_batch_kl").
+"""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,15 +19,18 @@ from denseir_jax.data import sources
 from denseir_jax.data.examples import Example, read_examples, write_examples
 from denseir_jax.data.facts import output_of
 from denseir_jax.data.lines import BadRows
+from denseir_jax.data.records import Dataset
 from denseir_jax.data.teacher_scores import write_teacher_scores
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.objectives.contrastive import EXAMPLES
 from denseir_jax.objectives.distill import SCORES
 from denseir_jax.pipeline.stages.encode import given
 from denseir_jax.pipeline.stages.mine import encoded_passages
+from denseir_jax.search import shards, teacher_vectors
 from denseir_jax.search.encode import encode_queries
 from denseir_jax.search.index import row_scorer
-from denseir_jax.search.retriever import folder_of, load_retriever
+from denseir_jax.search.lexical import Vectors, dense_of
+from denseir_jax.search.retriever import Retriever, folder_of, load_retriever
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +39,8 @@ class TeachConfig:
 
     Attributes:
         dataset: source as format:path. training_set: a finished mine run. teacher: a retriever, run:DIR or hf:DIR.
-        embeddings: a finished encode run of the teacher; without it the corpus is encoded here. pools: of negatives; all if
+        write: scores by (query id, passage id), or vectors of the queries and passages. embeddings: a finished encode run of the
+        teacher; without it the corpus is encoded here, or for vectors what the training set names. pools: of negatives; all if
         empty. template: how texts are written for a published teacher.
     """
 
@@ -41,6 +48,7 @@ class TeachConfig:
     dataset: str = located("")
     training_set: str = located("")
     teacher: str = located("")
+    write: Literal["scores", "vectors"] = "scores"
     embeddings: str | None = located(None)
     pools: tuple[str, ...] = ()
     template: TextTemplate = TextTemplate()
@@ -49,30 +57,63 @@ class TeachConfig:
 
 
 def run_teach(run: Run) -> Mapping[str, Any]:
-    """Training set, teacher -> the same training set and scores by (query id, passage id)."""
+    """Training set, teacher -> the same training set and scores by (query id, passage id), or vectors by id."""
     config: TeachConfig = run.config
     examples = list(read_examples(output_of(Path(config.training_set), EXAMPLES, ("mine", "teach")), BadRows(config.on_bad_row)))
     examples = [dataclasses.replace(example, negatives=_pools(example, config.pools)) for example in examples]
     dataset = sources.read_dataset(config.dataset, BadRows(config.on_bad_row))
     teacher = load_retriever(config.teacher, given(config.template))
+    write, outputs = (_write_scores, [SCORES]) if config.write == "scores" else (_write_vectors, list(teacher_vectors.OUTPUTS))
+    written = write(run, examples, dataset, teacher)
+    metrics = {**write_examples(run.path / EXAMPLES, examples), **written}
+    run.finish(metrics, outputs=[EXAMPLES, *outputs], teacher_sha256=teacher.params_sha256)
+    return metrics
+
+
+def _write_scores(run: Run, examples: Sequence[Example], dataset: Dataset, teacher: Retriever) -> dict[str, int]:
     passages = encoded_passages(run, dataset, teacher)
-    queries = {example.query_id: example.query for example in examples}
-    vectors = encode_queries(teacher, queries, config.batch_tokens)
+    vectors = _of_queries(run, examples, teacher)
     row_of, score = {item: row for row, item in enumerate(passages.ids)}, row_scorer(passages, vectors, teacher.similarity)
 
     def scores() -> Iterator[tuple[str, str, float]]:
         for number, example in enumerate(console.progress(examples, "teach: scoring", len(examples), "queries")):
             ids = _passages_of(example)
-            if lost := next((item for item in ids if item not in row_of), None):
-                raise InputError(f"{config.training_set}: query {example.query_id!r} names {lost!r}, which {config.dataset} lacks")
+            _need_there(run, example, ids, row_of)
             found = score(number, np.array([row_of[item] for item in ids], np.int64))
             yield from ((example.query_id, item, float(value)) for item, value in zip(ids, found, strict=True))
 
-    counts = write_examples(run.path / EXAMPLES, examples)
-    pairs = write_teacher_scores(run.path / SCORES, scores())
-    metrics = {**counts, "scores": pairs}
-    run.finish(metrics, outputs=[EXAMPLES, SCORES], teacher_sha256=teacher.params_sha256)
-    return metrics
+    return {"scores": write_teacher_scores(run.path / SCORES, scores())}
+
+
+def _write_vectors(run: Run, examples: Sequence[Example], dataset: Dataset, teacher: Retriever) -> dict[str, int]:
+    """Vectors of what the training set names and of nothing else; what is there already is kept."""
+    teacher_vectors.need_vectors(teacher)
+    needed = dict.fromkeys(item for example in examples for item in _passages_of(example))
+    folder, batch_tokens = run.path / teacher_vectors.PASSAGES, run.config.batch_tokens
+    if run.config.embeddings:
+        passages = encoded_passages(run, dataset, teacher)
+        row_of = {item: row for row, item in enumerate(passages.ids) if item in needed}
+    else:
+        chosen = (passage for passage in dataset.corpus() if passage.id in needed)
+        shards.encode_corpus(folder, teacher, shards.chunks_of_passages(chosen, teacher, 16384), len(needed), "float16", batch_tokens)
+        row_of = {item: row for row, item in enumerate(shards.open_for(folder, teacher).ids)}
+    for example in examples:
+        _need_there(run, example, _passages_of(example), row_of)
+    if run.config.embeddings:
+        teacher_vectors.copy_passages(run.path, list(row_of), np.array(list(row_of.values()), np.int64), passages)
+    found = _of_queries(run, examples, teacher)
+    teacher_vectors.write_queries(run.path, [example.query_id for example in examples], dense_of(found), teacher)
+    return {"query_vectors": len(examples), "passage_vectors": len(row_of)}
+
+
+def _of_queries(run: Run, examples: Sequence[Example], teacher: Retriever) -> Vectors:
+    return encode_queries(teacher, {example.query_id: example.query for example in examples}, run.config.batch_tokens)
+
+
+def _need_there(run: Run, example: Example, ids: Sequence[str], row_of: Mapping[str, int]) -> None:
+    if lost := next((item for item in ids if item not in row_of), None):
+        config = run.config
+        raise InputError(f"{config.training_set}: query {example.query_id!r} names {lost!r}, which {config.dataset} lacks")
 
 
 def _pools(example: Example, names: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
@@ -108,5 +149,5 @@ stage = Stage(
     config=TeachConfig,
     run=run_teach,
     inputs=inputs,
-    summary="Score the passages of a training set with a teacher, for distillation.",
+    summary="Score the passages of a training set with a teacher, or keep its vectors of them, for distillation.",
 )

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from denseir_jax.data.tokenizer import SpecialIds
 from denseir_jax.models import bert
 from denseir_jax.models.dense import Linear, apply, gelu, init_params
 from denseir_jax.models.dropout import keyed_dropout
@@ -53,11 +52,12 @@ class CrossEncoder:
     """Scores pairs; holds no parameters.
 
     Attributes:
-        encoder: the body. special: ids of [SEP] and padding. outputs: 1, a logit, or 2, "not relevant" and "relevant".
+        encoder: the body. outputs: 1, a logit, or 2, "not relevant" and "relevant".
     """
 
     encoder: EncoderConfig
-    special: SpecialIds
+    sep_id: int
+    pad_id: int
     outputs: int = 1
 
     def __post_init__(self) -> None:
@@ -92,8 +92,8 @@ class CrossEncoder:
         at = jnp.arange(width)[None]
         query = jnp.take_along_axis(query_ids, jnp.minimum(at, query_ids.shape[1] - 1), axis=1)
         passage = jnp.take_along_axis(passage_ids, jnp.clip(at - begins + 1, 0, passage_ids.shape[1] - 1), axis=1)
-        ids = jnp.where(at < query_length[:, None], query, jnp.where(at < begins, self.special.sep, passage))
-        ids = jnp.where(at < length[:, None] - 1, ids, jnp.where(at < length[:, None], self.special.sep, self.special.pad))
+        ids = jnp.where(at < query_length[:, None], query, jnp.where(at < begins, self.sep_id, passage))
+        ids = jnp.where(at < length[:, None] - 1, ids, jnp.where(at < length[:, None], self.sep_id, self.pad_id))
         return Pairs(ids, length, ((at >= begins) & (at < length[:, None])).astype(jnp.int32))
 
     def logits(self, params: Params, pairs: Pairs, keys: Key[Array, " b"] | None = None) -> Float[Array, "b o"]:

@@ -250,7 +250,7 @@ def _read(folder: Path) -> tuple[CrossEncoder, dict[str, Any], Tokenizer]:
     tokenizer, outputs = load_tokenizer(found.tokenizer), len(params["classifier"]["out"]["bias"])
     if outputs > 2:
         raise InputError(f"{folder}: its classifier has {outputs} outputs; expected 1 (a score) or 2 (not relevant, relevant)")
-    return CrossEncoder(found.encoder, tokenizer.special_ids, outputs), params, tokenizer
+    return CrossEncoder(found.encoder, tokenizer.sep_id, tokenizer.pad_id, outputs), params, tokenizer
 
 
 def _sha256(params: Mapping[str, Any]) -> str:

@@ -16,14 +16,19 @@ from denseir_jax.data import sources
 from denseir_jax.data.examples import Example, read_examples, write_examples
 from denseir_jax.data.facts import output_of
 from denseir_jax.data.lines import BadRows
+from denseir_jax.data.records import Dataset
 from denseir_jax.data.teacher_scores import write_teacher_scores
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.objectives.contrastive import EXAMPLES
 from denseir_jax.objectives.distill import SCORES
 from denseir_jax.pipeline.stages.encode import given
 from denseir_jax.pipeline.stages.mine import encoded_passages
+from denseir_jax.pipeline.stages.rerank import SCORES as KEPT
+from denseir_jax.pipeline.stages.rerank import PairTexts
 from denseir_jax.search.encode import encode_queries
 from denseir_jax.search.index import row_scorer
+from denseir_jax.search.pair_scores import score_pairs
+from denseir_jax.search.reranker import is_reranker, load_reranker
 from denseir_jax.search.retriever import folder_of, load_retriever
 
 
@@ -32,7 +37,8 @@ class TeachConfig:
     """What to score, and who scores.
 
     Attributes:
-        dataset: source as format:path. training_set: a finished mine run. teacher: a retriever, run:DIR or hf:DIR.
+        dataset: source as format:path. training_set: a finished mine run. teacher: a retriever or a cross-encoder, run:DIR
+        or hf:DIR: its folder says which.
         embeddings: a finished encode run of the teacher; without it the corpus is encoded here. pools: of negatives; all if
         empty. template: how texts are written for a published teacher.
     """
@@ -54,6 +60,8 @@ def run_teach(run: Run) -> Mapping[str, Any]:
     examples = list(read_examples(output_of(Path(config.training_set), EXAMPLES, ("mine", "teach")), BadRows(config.on_bad_row)))
     examples = [dataclasses.replace(example, negatives=_pools(example, config.pools)) for example in examples]
     dataset = sources.read_dataset(config.dataset, BadRows(config.on_bad_row))
+    if is_reranker(config.teacher):
+        return _teach_by_pairs(run, config, examples, dataset)
     teacher = load_retriever(config.teacher, given(config.template))
     passages = encoded_passages(run, dataset, teacher)
     queries = {example.query_id: example.query for example in examples}
@@ -72,6 +80,22 @@ def run_teach(run: Run) -> Mapping[str, Any]:
     pairs = write_teacher_scores(run.path / SCORES, scores())
     metrics = {**counts, "scores": pairs}
     run.finish(metrics, outputs=[EXAMPLES, SCORES], teacher_sha256=teacher.params_sha256)
+    return metrics
+
+
+def _teach_by_pairs(run: Run, config: TeachConfig, examples: Sequence[Example], dataset: Dataset) -> Mapping[str, Any]:
+    """The same by a cross-encoder, whose scores are kept as they come: a run that was killed goes on."""
+    if config.embeddings:
+        raise ConfigError(f"config.embeddings are vectors of a retriever; {config.teacher} is a cross-encoder, which has none")
+    teacher = load_reranker(config.teacher, given(config.template), batch_tokens=config.batch_tokens)
+    queries = {example.query_id: example.query for example in examples}
+    pairs = [(example.query_id, item) for example in examples for item in _passages_of(example)]
+    texts = PairTexts(dataset, queries, pairs, f"{config.training_set} and {config.dataset}")
+    scored = score_pairs(run.path / KEPT, teacher, teacher.facts, pairs, texts, "teach")
+    counts = write_examples(run.path / EXAMPLES, examples)
+    written = write_teacher_scores(run.path / SCORES, ((*pair, scored.scores[pair]) for pair in pairs))
+    metrics = {**counts, "scores": written, "scored": scored.new}
+    run.finish(metrics, outputs=[EXAMPLES, SCORES], teacher_sha256=teacher.sha256)
     return metrics
 
 

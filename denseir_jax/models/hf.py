@@ -98,7 +98,7 @@ def read_folder(folder: str | Path) -> HfFolder:
         params["mlm_head"] = names.mlm_head_from_hf(found, rows, config.tied_output, architecture=config.architecture)
     if (classifier := _read_classifier(body, where, config)) is not None:
         params["classifier"] = classifier
-    embedder, projection = sentence.read_modules(folder, config.hidden)
+    embedder, projection = sentence.read_modules(folder, config.hidden, "classifier" in params)
     if "embeddingHead.weight" in where and not (folder / "modules.json").exists():
         embedder, projection = EmbedderConfig(projection=config.hidden), _read_ance_head(body, where, config.hidden)
     if projection is not None:

@@ -186,3 +186,11 @@ def test_three_labels_are_no_score(published, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="3 outputs; expected 1"):
         load_reranker(f"hf:{tmp_path / 'nli'}")
     assert load_retriever(f"hf:{tmp_path / 'nli'}", TEMPLATE).query.params.keys() == {"encoder"}  # its body is an encoder like others
+
+
+def test_a_folder_of_sentence_transformers_is_read(published, tmp_path: Path) -> None:
+    """Which says of a cross-encoder that it is one module."""
+    shutil.copytree(published("Bert 1")[1], tmp_path / "saved")
+    modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}]
+    (tmp_path / "saved" / "modules.json").write_text(json.dumps(modules))
+    assert load_reranker(f"hf:{tmp_path / 'saved'}", TEMPLATE).facts == load_reranker(f"hf:{published('Bert 1')[1]}", TEMPLATE).facts

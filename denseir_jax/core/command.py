@@ -68,21 +68,25 @@ def execute(stage: Stage, settings: Any, workdir: Path, overwrite: bool = False,
         run.close()
 
 
-def main(stage: Stage) -> NoReturn:
-    """Parse the command line, execute the stage, exit with the code that says how it ended."""
-    sys.exit(run_command(stage, sys.argv))
+def main(stage: Stage, *others: Stage) -> NoReturn:
+    """Parse the command line, execute the stage, exit with the code that says how it ended.
+
+    `others`: what runs instead where the card is theirs.
+    """
+    sys.exit(run_command(stage, sys.argv, *others))
 
 
-def run_command(stage: Stage, argv: Sequence[str]) -> int:
+def run_command(stage: Stage, argv: Sequence[str], *others: Stage) -> int:
     """As `main`, returning the exit code."""
     signals.listen()
     try:
-        options = _parse_command_line(stage, argv)
+        launched = stage.name
+        options, stage = _parse_command_line(stage, argv, others)
         if options is None:
             return EXIT_DONE
         settings: Any = config.parse(stage.config, options.config)
         if getattr(settings, "stage", stage.name) != stage.name:
-            raise ConfigError(f"config.stage={settings.stage!r} is not what launch/{stage.name}.py runs")
+            raise ConfigError(f"config.stage={settings.stage!r} is not what launch/{launched}.py runs")
         signals.check("nothing was begun")
         workdir = Path(options.workdir) if options.workdir or stage.workdir is None else stage.workdir(settings)
         metrics = execute(stage, settings, workdir, options.overwrite, stage.start())
@@ -131,7 +135,8 @@ def _of_the_machine(error: BaseException | None) -> str:
     return ""
 
 
-def _parse_command_line(stage: Stage, argv: Sequence[str]) -> flags.FlagValues | None:
+def _parse_command_line(stage: Stage, argv: Sequence[str], others: Sequence[Stage] = ()) -> tuple[flags.FlagValues | None, Stage]:
+    """The options, or None if all is said already, and the stage whose card it is: `stage`, unless it is another's."""
     options = flags.FlagValues()
     config_flags.DEFINE_config_file("config", None, "Recipe card FILE.py[:ARG]; override a key by --config.key=value.", flag_values=options)
     flags.DEFINE_string("workdir", None, "Run folder: made if absent; the same command goes on where it stopped.", flag_values=options)
@@ -140,7 +145,7 @@ def _parse_command_line(stage: Stage, argv: Sequence[str]) -> flags.FlagValues |
     usage = f"{stage.summary}\n\nusage: python launch/{stage.name}.py --config FILE.py[:ARG] --workdir DIR [--config.key=value ...]\n"
     if any(word in ("--help", "-help", "-h", "--helpfull") for word in argv[1:]):
         print(usage + options.get_help() + _keys(stage))
-        return None
+        return None, stage
     _check_card_exists(argv)
     cleared = [word for word in argv if _NOTHING.fullmatch(word)]  # no typed flag takes the word None
     rest = _parse_flags(options, _card_first([word for word in argv if word not in cleared]))
@@ -152,14 +157,15 @@ def _parse_command_line(stage: Stage, argv: Sequence[str]) -> flags.FlagValues |
         raise ConfigError(
             f"--config is missing: a recipe card, for example --config configs/.../FILE.py:ARG (see python launch/{stage.name}.py --help)"
         )
+    stage = next((other for other in others if other.name == options.config.get("stage")), stage)
     for word in cleared:
         config.clear(options.config, word.removeprefix("--config.").removesuffix("=None"))
     if options.print_config:
         print(json.dumps(config.plain(config.parse(stage.config, options.config)), indent=1))
-        return None
+        return None, stage
     if options.workdir == "" or (options.workdir is None and stage.workdir is None):
         raise ConfigError("--workdir is missing: the folder that the run is written to")
-    return options
+    return options, stage
 
 
 _NOTHING = re.compile(r"--config\.[\w.]+=None")

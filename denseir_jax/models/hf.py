@@ -15,6 +15,7 @@ from denseir_jax.core import artifacts
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.models import bert, heads, names, sentence
+from denseir_jax.models.cross_encoder import init_classifier
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.models.shape import EncoderConfig, padded_vocab
 
@@ -47,11 +48,13 @@ _ANCE_HEAD = {
     "norm.weight": "norm.weight",
     "norm.bias": "norm.bias",
 }
+CLASSIFIER = "ForSequenceClassification"
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
 class HfFolder(NamedTuple):
-    """What a folder holds: params are ``{"encoder", ["mlm_head"], ["projection"]}`` in float32 numpy; `tokenizer` is its path."""
+    """What a folder holds: params are ``{"encoder", ["mlm_head"], ["classifier"], ["projection"]}`` in float32 numpy; `tokenizer` is
+    its path."""
 
     encoder: EncoderConfig
     params: dict[str, Any]
@@ -93,7 +96,9 @@ def read_folder(folder: str | Path) -> HfFolder:
         head = _template(lambda key: heads.init_mlm_head(config, key))
         found = _read(body, where, names.mlm_head_to_hf(head, config.vocab_size, architecture=config.architecture))
         params["mlm_head"] = names.mlm_head_from_hf(found, rows, config.tied_output, architecture=config.architecture)
-    embedder, projection = sentence.read_modules(folder, config.hidden)
+    if (classifier := _read_classifier(body, where, config)) is not None:
+        params["classifier"] = classifier
+    embedder, projection = sentence.read_modules(folder, config.hidden, "classifier" in params)
     if "embeddingHead.weight" in where and not (folder / "modules.json").exists():
         embedder, projection = EmbedderConfig(projection=config.hidden), _read_ance_head(body, where, config.hidden)
     if projection is not None:
@@ -206,6 +211,21 @@ def _read_ance_head(folder: Path, where: Mapping[str, tuple[Path, str]], hidden:
     return names.projection_from_st({_ANCE_HEAD[name]: tensor for name, tensor in found.items()}, {})
 
 
+def _read_classifier(folder: Path, where: Mapping[str, tuple[Path, str]], config: EncoderConfig) -> dict[str, Any] | None:
+    """The head of a ``ForSequenceClassification``, whatever its number of outputs; None for other models."""
+    facts = artifacts.read_json(folder / "config.json")
+    if not (has_classifier(facts) and names.has_classifier(where, config.architecture)):
+        return None
+    outputs = len(facts["id2label"]) if "id2label" in facts else facts.get("num_labels", 2)
+    shapes = names.classifier_to_hf(_template(lambda key: init_classifier(config, outputs, key)), config.architecture)
+    return names.classifier_from_hf(_read(folder, where, shapes), config.architecture)
+
+
+def has_classifier(config: Mapping[str, Any]) -> bool:
+    """Whether a ``config.json`` is that of a ``ForSequenceClassification``."""
+    return any(str(name).endswith(CLASSIFIER) for name in config.get("architectures") or ())
+
+
 def _some(items: list[str]) -> str:
     return ", ".join(items[:5]) + (f" and {len(items) - 5} more" if len(items) > 5 else "")
 
@@ -231,9 +251,7 @@ def write_folder(
         InputError: pooling that sentence-transformers cannot express, a tokenizer with more tokens than the encoder, or one
             whose padding token's id is not what RoBERTa's positions are numbered from.
     """
-    if tokenizer.vocab_size > encoder.vocab_size:
-        raise InputError(f"the tokenizer has {tokenizer.vocab_size} tokens, the encoder {encoder.vocab_size}; they do not belong together")
-    encoder.check_pad_id(tokenizer.pad_id)
+    check_tokenizer(encoder, tokenizer)
     head = params.get("mlm_head")
     tensors = names.encoder_to_hf(params["encoder"], encoder.vocab_size, f"{encoder.architecture}." if head else "")
     if head:
@@ -243,14 +261,31 @@ def write_folder(
             tensors[f"{own}decoder.bias"] = tensors[f"{own}bias"]
     longest = min(max(template.query_length, template.passage_length), encoder.max_length)
     with artifacts.new_folder(Path(folder)) as temporary:
-        contents = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
-        save_file(contents, temporary / WEIGHTS, metadata={"format": "pt"})
-        artifacts.write_json(temporary / "config.json", _config(encoder, tokenizer.pad_id, with_head=head is not None))
+        write_body(temporary, tensors, config_of(encoder, tokenizer.pad_id, "ForMaskedLM" if head else "Model"))
         tokenizer.save(temporary, longest)
         sentence.write_modules(temporary, embedder, params, encoder.hidden, template, longest, euclidean)
 
 
-def _config(encoder: EncoderConfig, pad_id: int, with_head: bool) -> dict[str, Any]:
+def check_tokenizer(encoder: EncoderConfig, tokenizer: SavedTokenizer) -> None:
+    """See that a tokenizer goes with an encoder.
+
+    Raises:
+        InputError: it has more tokens, or its padding token's id is not what RoBERTa's positions are numbered from.
+    """
+    if tokenizer.vocab_size > encoder.vocab_size:
+        raise InputError(f"the tokenizer has {tokenizer.vocab_size} tokens, the encoder {encoder.vocab_size}; they do not belong together")
+    encoder.check_pad_id(tokenizer.pad_id)
+
+
+def write_body(folder: Path, tensors: names.Tensors, config: Mapping[str, Any]) -> None:
+    """Write weights and ``config.json``."""
+    contents = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
+    save_file(contents, folder / WEIGHTS, metadata={"format": "pt"})
+    artifacts.write_json(folder / "config.json", config)
+
+
+def config_of(encoder: EncoderConfig, pad_id: int, model: str) -> dict[str, Any]:
+    """The ``config.json`` of an encoder. `model`: what follows the architecture in the class's name."""
     sizes = {theirs: getattr(encoder, ours) for ours, theirs in _SIZES.items()}
     sizes["max_position_embeddings"] += encoder.position_offset
     if encoder.embedding:
@@ -259,7 +294,7 @@ def _config(encoder: EncoderConfig, pad_id: int, with_head: bool) -> dict[str, A
         **sizes,
         **_FIXED,
         "model_type": encoder.architecture,
-        "architectures": [encoder.architecture.capitalize() + ("ForMaskedLM" if with_head else "Model")],
+        "architectures": [encoder.architecture.capitalize() + model],
         "pad_token_id": pad_id,
         "tie_word_embeddings": encoder.tied_output,
     }

@@ -43,6 +43,12 @@ _HEADS = {  # by architecture, after its prefix
         "norm": ("predictions.LayerNorm", _NORM),
     },
 }
+_OUT_PROJ = {"dense": ("classifier.dense", _LINEAR), "out": ("classifier.out_proj", _LINEAR)}
+_CLASSIFIERS = {  # of a pair, by architecture
+    "bert": {"dense": ("bert.pooler.dense", _LINEAR), "out": ("classifier", _LINEAR)},
+    "roberta": _OUT_PROJ,
+    "electra": _OUT_PROJ,
+}
 _VOCABULARY = ("word", "bias", "table")  # leaves at the top of embeddings or head with one row a token
 ENCODER_PREFIX, LAYERS_PREFIX = "", "encoder.layer."
 HEAD_PREFIX = {"bert": "cls.predictions.", "roberta": "lm_head.", "electra": "generator_"}
@@ -108,6 +114,25 @@ def mlm_head_from_hf(
 def has_mlm_head(tensors: Container[str], architecture: str) -> bool:
     """Whether the MLM head is among the tensors of these names."""
     return f"{HEAD_PREFIX[architecture]}{_HEADS[architecture]['dense'][0]}.weight" in tensors
+
+
+def classifier_to_hf(classifier: Tree, architecture: str) -> Tensors:
+    """``{"dense", "out"}`` to the names of its architecture's ``ForSequenceClassification``."""
+    return _to_hf(classifier, _CLASSIFIERS[architecture], "")
+
+
+def classifier_from_hf(tensors: Mapping[str, np.ndarray], architecture: str) -> dict[str, Any]:
+    """The inverse.
+
+    Raises:
+        InputError: tensors are missing; they are named.
+    """
+    return _from_hf(tensors, _CLASSIFIERS[architecture], "")
+
+
+def has_classifier(tensors: Container[str], architecture: str) -> bool:
+    """Whether the classifier is among the tensors of these names."""
+    return f"{_CLASSIFIERS[architecture]['out'][0]}.weight" in tensors
 
 
 def projection_to_st(projection: Tree) -> tuple[Tensors, Tensors]:

@@ -44,18 +44,20 @@ def max_seq_length(folder: Path) -> int | None:
     return None if length is None else int(length)
 
 
-def read_modules(folder: Path, hidden: int) -> tuple[EmbedderConfig, dict[str, Any] | None]:
+def read_modules(folder: Path, hidden: int, classified: bool = False) -> tuple[EmbedderConfig, dict[str, Any] | None]:
     """Pooling, projection and normalisation, with the projection's parameters if there is one.
 
     A folder without ``modules.json`` says nothing; it is read as the first token's state, not normalised.
 
+    Args:
+        classified: the model has a classifier: a cross-encoder's only module is a Transformer, which says nothing either.
     Raises:
         InputError: a module, an order of modules or a pooling mode that an embedder cannot express; it is named.
     """
     modules = _modules(folder)
-    if not modules:
-        return EmbedderConfig(), None
     kinds = [kind for kind, _ in modules]
+    if not modules or (classified and kinds == ["Transformer"]):
+        return EmbedderConfig(), None
     tail = kinds[2:]
     normalize = tail[-1:] == ["Normalize"]
     projected = tail[:2] == ["Dense", "LayerNorm"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,12 @@ from jaxtyping import Array, Float, Int, Key
 
 from denseir_jax.core.errors import ConfigError
 from denseir_jax.data.batches import RowSource
+from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
 from denseir_jax.models.embedder import Embedder, EmbedderConfig
 from denseir_jax.models.shape import EncoderConfig
+from denseir_jax.search.retriever import save_retriever
 
 Params = dict[str, Any]
 Batch = Mapping[str, jax.Array]
@@ -76,14 +78,16 @@ class Context:
             raise ConfigError(f"{objective} needs word embeddings as wide as states; this encoder's have {width} and {hidden} dimensions")
 
 
+class Exported(NamedTuple):
+    """What an objective left in a run folder: figures for its metrics, hashes above all, and the names of the folders."""
+
+    metrics: dict[str, str]
+    folders: tuple[str, ...]
+
+
 @runtime_checkable
 class Objective(Protocol):
     """One objective, built from its config and a context."""
-
-    @property
-    def similarity(self) -> Similarity:
-        """How the vectors that come out are to be compared."""
-        ...
 
     @property
     def least_rows(self) -> int:
@@ -128,6 +132,24 @@ class Objective(Protocol):
         """The loss over the global batch, and metrics as (sum, count); ``tokens`` and ``cells`` count real and all tokens."""
         ...
 
+    def export(self, folder: Path, params: Params, tokenizer: Tokenizer, template: TextTemplate) -> Exported:
+        """Write into a run folder what the training was for, without what only training needs.
+
+        Args:
+            params: numpy arrays. template: how the texts of the training were written.
+        """
+        ...
+
+
+@runtime_checkable
+class Embeds(Objective, Protocol):
+    """An objective whose vectors are compared: what it exports is a retriever."""
+
+    @property
+    def similarity(self) -> Similarity:
+        """How the vectors that come out are to be compared."""
+        ...
+
     def towers(self, params: Params) -> dict[str, Params]:
         """The retriever inside `params`: one tower for both sides, or "query" and "passage"."""
         ...
@@ -163,6 +185,30 @@ def first_memory(objective: Objective) -> Memory:
     return objective.init_memory() if isinstance(objective, Remembering) else {}
 
 
+@runtime_checkable
+class ScoresPairs(Objective, Protocol):
+    """An objective that scores a query together with a passage: what it exports is a cross-encoder."""
+
+    def score(
+        self,
+        params: Params,
+        query_ids: Int[Array, "b q"],
+        query_length: Int[Array, " b"],
+        passage_ids: Int[Array, "b p"],
+        passage_length: Int[Array, " b"],
+    ) -> Float[Array, " b"]:
+        """The score of each pair; larger is more relevant."""
+        ...
+
+
+def export_retriever(
+    context: Context, folder: Path, towers: Mapping[str, Params], similarity: Similarity, tokenizer: Tokenizer, template: TextTemplate
+) -> Exported:
+    """What an `Embeds` exports: ``encoder/``, or a folder a side. ``retriever_sha256`` is what encode and evaluate call params_sha256."""
+    sha256 = save_retriever(folder, towers, context.encoder, context.embedder, tokenizer, template, similarity)
+    return Exported({"retriever_sha256": sha256}, tuple(sorted(found.name for found in folder.glob("encoder*") if found.is_dir())))
+
+
 @dataclass(frozen=True)
 class OneTower:
     """What objectives with one encoder for both sides share."""
@@ -191,6 +237,10 @@ class OneTower:
     def towers(self, params: Params) -> dict[str, Params]:
         """What vectors are made with; other heads and decoders stay behind."""
         return {"encoder": {name: params[name] for name in self.embedder.parts}}
+
+    def export(self, folder: Path, params: Params, tokenizer: Tokenizer, template: TextTemplate) -> Exported:
+        """The retriever."""
+        return export_retriever(self.context, folder, self.towers(params), self.similarity, tokenizer, template)
 
     def embed_query(self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"]) -> Float[Array, "b d"]:
         """Vectors of queries."""

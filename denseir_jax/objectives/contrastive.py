@@ -15,13 +15,27 @@ from denseir_jax.data.batches import RowSource
 from denseir_jax.data.group_cells import RANDOM
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.teacher_scores import Teacher
+from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
 from denseir_jax.data.training_set import GroupRows, TrainingSet, read_training_set
 from denseir_jax.models.dense import l2_passages, l2_queries, unit
 from denseir_jax.models.embedder import Embedder
 from denseir_jax.objectives import group_losses, memory_queue
-from denseir_jax.objectives.base import Batch, Context, Field, Memory, Objective, Pair, Params, Similarity, side_keys, token_counts
+from denseir_jax.objectives.base import (
+    Batch,
+    Context,
+    Exported,
+    Field,
+    Memory,
+    Objective,
+    Pair,
+    Params,
+    Similarity,
+    export_retriever,
+    side_keys,
+    token_counts,
+)
 from denseir_jax.objectives.losses import mean
 from denseir_jax.objectives.registry import register
 from denseir_jax.parallel import contrastive
@@ -201,6 +215,10 @@ class Contrastive:
     def towers(self, params: Params) -> dict[str, Params]:
         """The parameters by tower."""
         return {"encoder": params} if self.config.tied else {side: params[side] for side in ("query", "passage")}
+
+    def export(self, folder: Path, params: Params, tokenizer: Tokenizer, template: TextTemplate) -> Exported:
+        """The retriever."""
+        return export_retriever(self.context, folder, self.towers(params), self.similarity, tokenizer, template)
 
     def embed_query(self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"]) -> Float[Array, "b d"]:
         """Vectors of queries, of length 1 for cosine."""

@@ -19,9 +19,22 @@ from denseir_jax.core.config import chosen_by_name
 from denseir_jax.core.errors import ConfigError
 from denseir_jax.core.metrics import add
 from denseir_jax.data.batches import RowSource
+from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
-from denseir_jax.objectives.base import Batch, Context, Field, Objective, Pair, Params, Similarity, first_memory, side_keys
+from denseir_jax.objectives.base import (
+    Batch,
+    Context,
+    Embeds,
+    Exported,
+    Field,
+    Objective,
+    Pair,
+    Params,
+    Similarity,
+    first_memory,
+    side_keys,
+)
 from denseir_jax.objectives.masked_text import Encoded, MaskedText
 from denseir_jax.objectives.registry import register, registry
 
@@ -54,6 +67,8 @@ class MixtureConfig:
             ConfigError: two parts differ in how they compare vectors, or one has no encoder to share or a memory.
         """
         parts = {name: self.parts[name].build(context) for name in sorted(self.parts) if self.weights[name]}
+        if odd := [name for name, part in parts.items() if not isinstance(part, Embeds)]:
+            raise ConfigError(f"part {odd[0]!r} of the mixture gives no vectors: it has no encoder that the others could share")
         similarities = {part.similarity for part in parts.values()}
         if len(similarities) > 1:
             raise ConfigError(f"the parts of a mixture compare vectors in different ways: {', '.join(sorted(similarities))}")
@@ -71,11 +86,11 @@ class MixtureConfig:
 class Mixture:
     """L = sum of weight x part; encoder, projection and MLM head are one, a part's heads and decoders are ``{part: {...}}``."""
 
-    parts: dict[str, Objective]
+    parts: dict[str, Embeds]
     weights: dict[str, float]
 
     @cached_property
-    def _any(self) -> Objective:
+    def _any(self) -> Embeds:
         """All parts give the same encoder the same way; one speaks for it."""
         return next(iter(self.parts.values()))
 
@@ -93,6 +108,10 @@ class Mixture:
     def towers(self, params: Params) -> dict[str, Params]:
         """The shared encoder."""
         return self._any.towers(params)
+
+    def export(self, folder: Path, params: Params, tokenizer: Tokenizer, template: TextTemplate) -> Exported:
+        """The shared encoder as a retriever."""
+        return self._any.export(folder, params, tokenizer, template)
 
     def embed_query(self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"]) -> Float[Array, "b d"]:
         """Vectors of queries."""

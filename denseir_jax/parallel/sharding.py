@@ -29,6 +29,7 @@ RULES: tuple[tuple[str, P], ...] = (
     (r"mlm_head/bias$", P("tensor")),
     (r"decoder/position$", P(None, "fsdp")),
     (r"latent/(into|back)$", P()),
+    (r"classifier/\w+/(kernel|bias)$", P()),  # one output, or two, divide over nothing
     (r"(mlm_head|projection|embeddings)/\w+/kernel$", P("fsdp", "tensor")),
     (r"(mlm_head|projection|embeddings)/\w+/bias$", P()),
     (r"norm/(scale|bias)$", P()),

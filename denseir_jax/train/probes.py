@@ -13,16 +13,17 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Float, Int
 
 from denseir_jax.analyses.spread import cosine_spread
-from denseir_jax.core.errors import InputError
+from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data.batches import frame
 from denseir_jax.data.tokenizer import SpecialIds, Tokenizer
 from denseir_jax.data.tokens import TokenStore
 from denseir_jax.models.embedder import Embedder, EmbedderConfig
 from denseir_jax.models.shape import EncoderConfig
-from denseir_jax.objectives.base import Objective
+from denseir_jax.objectives.base import Embeds, Objective, ScoresPairs
 
 Embed = Callable[[Any, Any, Any], jax.Array]  # params, ids [b, l], length [b] -> [b, d]
 _ROWS = 64  # encoded at a time
+_CANDIDATES = 32  # that a cross-encoder puts in order, a query
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Probe:
     cls_*: of the bare [CLS] states, whatever the pooling: the bottleneck that most pre-training objectives train.
     """
 
-    def __init__(self, task: Task, objective: Objective, encoder: EncoderConfig):
+    def __init__(self, task: Task, objective: Embeds, encoder: EncoderConfig):
         self._task = task
         cls = Embedder(encoder, EmbedderConfig(pooling="cls"))
 
@@ -134,15 +135,61 @@ class Probe:
         }
 
 
+class RerankProbe:
+    """Call it with parameters to get RR@10 and accuracy (the first is relevant) of a cross-encoder that puts every query's
+    relevant passages and random others, `_CANDIDATES` in all, in order: the same ones each time."""
+
+    def __init__(self, task: Task, objective: ScoresPairs):
+        self._score = jax.jit(objective.score, out_shardings=P())
+        self._task, drawn = task, []
+        for number, relevant in enumerate(task.relevant):
+            others = np.setdiff1d(np.arange(len(task.passages.ids)), relevant)
+            random = np.random.default_rng(number).permutation(others)[: max(_CANDIDATES - len(relevant), 1)]
+            drawn.append(np.concatenate([relevant, random]))
+        self._candidates = drawn
+
+    def __call__(self, params: Any) -> dict[str, float]:
+        queries = np.repeat(np.arange(len(self._candidates)), [len(found) for found in self._candidates])
+        rows, texts = np.concatenate(self._candidates), self._task.passages
+        asked = self._task.queries
+
+        def some(take: np.ndarray) -> jax.Array:
+            q, p = queries[take], rows[take]
+            return self._score(params, asked.ids[q], asked.length[q], texts.ids[p], texts.length[p])
+
+        scores = np.split(_in_parts(some, len(rows)), np.cumsum([len(found) for found in self._candidates])[:-1])
+        ranks = np.concatenate(
+            [best_ranks(row[None], [np.arange(len(relevant))]) for row, relevant in zip(scores, self._task.relevant, strict=True)]
+        )
+        return {"RR@10": float(np.mean(np.where(ranks <= 10, 1 / ranks, 0))), "accuracy": float(np.mean(ranks == 1))}
+
+
+def make_probe(task: Task, objective: Objective, encoder: EncoderConfig) -> Callable[[Any], Mapping[str, float]]:
+    """The probe that fits an objective.
+
+    Raises:
+        ConfigError: none does.
+    """
+    if isinstance(objective, ScoresPairs):
+        return RerankProbe(task, objective)
+    if isinstance(objective, Embeds):
+        return Probe(task, objective, encoder)
+    raise ConfigError("there is no probe for this objective; switch it off by --config.cadence.probe=0")
+
+
 def _compiled(embed: Embed) -> Embed:
     return jax.jit(embed, out_shardings=P())  # on every device, so that each process can read it
 
 
 def _encode(embed: Embed, params: Any, texts: Texts) -> Float[np.ndarray, "n d"]:
-    n = len(texts.ids)
+    return _in_parts(lambda take: embed(params, texts.ids[take], texts.length[take]), len(texts.ids))
+
+
+def _in_parts(compute: Callable[[np.ndarray], jax.Array], n: int) -> Float[np.ndarray, "n ..."]:
+    """What `compute` gives for rows 0 to n, `_ROWS` at a time: one shape alone is compiled."""
     padded = -(-n // _ROWS) * _ROWS
     take = np.minimum(np.arange(padded), n - 1)
-    parts = [np.asarray(embed(params, texts.ids[take[i : i + _ROWS]], texts.length[take[i : i + _ROWS]])) for i in range(0, padded, _ROWS)]
+    parts = [np.asarray(compute(take[i : i + _ROWS])) for i in range(0, padded, _ROWS)]
     return np.concatenate(parts)[:n].astype(np.float32)
 
 

@@ -165,6 +165,10 @@ def test_a_part_without_an_encoder_to_share_is_refused() -> None:
     )
     with pytest.raises(ConfigError, match="'b' of the mixture has no encoder"):
         two.build(SMALL)
+    with pytest.raises(ConfigError, match="'b' of the mixture gives no vectors"):
+        parse(MixtureConfig, {"parts": {"a": {"name": "mlm"}, "b": {"name": "cross_encoder"}}, "weights": {"a": 1.0, "b": 1.0}}).build(
+            SMALL
+        )
     with pytest.raises(ConfigError, match="part name 'encoder'"):
         parse(MixtureConfig, {"parts": {"encoder": {"name": "mlm"}}, "weights": {"encoder": 1.0}})
 
@@ -182,7 +186,7 @@ def test_heads_are_a_parts_own() -> None:
 
 
 def test_objectives_are_found_by_themselves() -> None:
-    alone = {"bag_of_words", "bottleneck", "cocondenser", "contrastive", "distill", "ict", "mlm", "retromae", "seed"}
+    alone = {"bag_of_words", "bottleneck", "cocondenser", "contrastive", "cross_encoder", "distill", "ict", "mlm", "retromae", "seed"}
     assert set(registry()) == alone | {"mixture"}
     for name in alone:
         config = registry()[name]()

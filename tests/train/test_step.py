@@ -20,7 +20,7 @@ from denseir_jax.train import feed, state, step
 
 BATCH, STEPS = 16, 3
 # What shifts all scores of a row alike has a gradient of 0 but for rounding.
-NO_TRUE_GRADIENT = ("key/bias", "passage/encoder/layers/ffn/norm/bias")
+NO_TRUE_GRADIENT = ("key/bias", "passage/encoder/layers/ffn/norm/bias", "classifier/out/bias")
 ONE, EIGHT, FSDP, CUBE = (1, 1, 1), (8, 1, 1), (4, 2, 1), (2, 2, 2)
 
 
@@ -68,6 +68,7 @@ CASES = [
     ("mixture", 0, CUBE, 2),  # of ICT and Condenser
     ("cocondenser", 0, FSDP, 2),
     ("memory", 0, EIGHT, 2),
+    ("cross_encoder", 1, CUBE, 2),
 ]
 
 

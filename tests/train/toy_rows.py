@@ -11,10 +11,11 @@ from denseir_jax.models.decoders import DecoderConfig
 from denseir_jax.models.dropout import keyed_dropout
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.models.shape import EncoderConfig
-from denseir_jax.objectives.base import Context, Field, Objective, Similarity, token_counts
+from denseir_jax.objectives.base import Context, Field, Objective, token_counts
 from denseir_jax.objectives.bottleneck import BottleneckConfig
 from denseir_jax.objectives.cocondenser import CoCondenserConfig
 from denseir_jax.objectives.contrastive import ContrastiveConfig
+from denseir_jax.objectives.cross_encoder import CrossEncoderConfig
 from denseir_jax.objectives.ict import IctConfig
 from denseir_jax.objectives.mixture import MixtureConfig
 from denseir_jax.objectives.mlm import MlmConfig
@@ -32,6 +33,7 @@ CONFIGS = {
     "ict": IctConfig(temperature=0.5, symmetric=True),
     "contrastive": ContrastiveConfig(group_size=2, temperature=0.5, tied=False),
     "memory": ContrastiveConfig(group_size=2, temperature=0.5, memory=40, memory_start=1),
+    "cross_encoder": CrossEncoderConfig(group_size=2, pair_length=16),
     "mixture": MixtureConfig(
         parts={"pairs": IctConfig(), "masked": BottleneckConfig(n_head_layers=1)}, weights={"pairs": 1.0, "masked": 0.5}
     ),
@@ -91,8 +93,6 @@ class ToyRows:
 class Line:
     """An objective that traces and compiles at once: guess a text's length class by one matrix, with dropout."""
 
-    similarity: Similarity = "dot"
-
     def fields(self) -> dict[str, Field]:
         return {"input_ids": Field((PASSAGE,)), "length": Field(), "index": Field()}
 
@@ -120,10 +120,5 @@ class Line:
     def over_batch(self, params: Any, vectors: Any, sums: Any, batch: Any) -> tuple[jax.Array, dict[str, Any]]:
         return sums["nll"][0] / sums["nll"][1], {**sums, **token_counts((batch["length"], PASSAGE))}
 
-    def towers(self, params: Any) -> dict[str, Any]:
-        return {"encoder": params}
-
-    def embed_query(self, params: Any, ids: jax.Array, length: jax.Array) -> jax.Array:
-        return ids @ params["projection"]["dense"]["kernel"]
-
-    embed_passage = embed_query
+    def export(self, *arguments: Any) -> Any:
+        raise NotImplementedError

@@ -17,13 +17,14 @@ from denseir_jax.data.lines import BadRows
 from denseir_jax.data.sources import read_dataset
 from denseir_jax.data.supervised import GIVEN, Supervised
 from denseir_jax.data.teacher_scores import write_teacher_scores
+from denseir_jax.objectives.base import Objective
 from denseir_jax.objectives.contrastive import EXAMPLES
 from denseir_jax.objectives.distill import SCORES
 from denseir_jax.parallel import mesh
 from denseir_jax.pipeline.stages import mine as mining
 from denseir_jax.pipeline.stages import training
 from denseir_jax.pipeline.stages.mine import MineConfig
-from denseir_jax.train import probes
+from denseir_jax.train import loop, probes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,7 @@ def write_given(run: Run, config: FinetuneConfig) -> Path:
     return path
 
 
-def make_probe(config: FinetuneConfig, parts: training.Parts, objective: Any) -> probes.Probe:
+def make_probe(config: FinetuneConfig, parts: training.Parts, objective: Objective) -> loop.Probe:
     """Judged queries of the probe split, or passages' own halves where it is empty."""
     if config.probe_split:
         dataset = read_dataset(config.dataset, BadRows(config.on_bad_row))
@@ -107,7 +108,7 @@ def make_probe(config: FinetuneConfig, parts: training.Parts, objective: Any) ->
         task = probes.judged(parts.store, parts.tokenizer, queries, qrels, config.probe_size, config.seed)
     else:
         task = probes.halves(parts.store, config.probe_size, config.seed)
-    return probes.Probe(task, objective, parts.context.encoder)
+    return probes.make_probe(task, objective, parts.context.encoder)
 
 
 def inputs(config: FinetuneConfig) -> Mapping[str, str | Path]:

@@ -37,7 +37,7 @@ def run_pretrain(run: Run) -> Mapping[str, Any]:
     probe = None
     if config.cadence.probe:
         task = probes.halves(parts.store, config.probe_size, config.seed)
-        probe = probes.Probe(task, objective, parts.context.encoder)
+        probe = probes.make_probe(task, objective, parts.context.encoder)
     return training.train_and_export(run, parts, objective, source, probe, {"counts": source.counts})
 
 

@@ -26,10 +26,14 @@ from denseir_jax.objectives.contrastive import EXAMPLES
 from denseir_jax.objectives.distill import SCORES
 from denseir_jax.pipeline.stages.encode import given
 from denseir_jax.pipeline.stages.mine import encoded_passages
+from denseir_jax.pipeline.stages.rerank import SCORES as KEPT
+from denseir_jax.pipeline.stages.rerank import PairTexts
 from denseir_jax.search import shards, teacher_vectors
 from denseir_jax.search.encode import encode_queries
 from denseir_jax.search.index import row_scorer
 from denseir_jax.search.lexical import Vectors, dense_of
+from denseir_jax.search.pair_scores import score_pairs
+from denseir_jax.search.reranker import is_reranker, load_reranker
 from denseir_jax.search.retriever import Retriever, folder_of, load_retriever
 
 
@@ -38,9 +42,10 @@ class TeachConfig:
     """What to score, and who scores.
 
     Attributes:
-        dataset: source as format:path. training_set: a finished mine run. teacher: a retriever, run:DIR or hf:DIR.
-        write: scores by (query id, passage id), or vectors of the queries and passages. embeddings: a finished encode run of the
-        teacher; without it the corpus is encoded here, or for vectors what the training set names. pools: of negatives; all if
+        dataset: source as format:path. training_set: a finished mine run. teacher: a retriever or a cross-encoder, run:DIR
+        or hf:DIR: its folder says which.
+        write: scores by (query id, passage id), or vectors of the queries and passages, by a retriever. embeddings: a finished encode
+        run of the teacher; without it the corpus is encoded here, or for vectors what the training set names. pools: of negatives; all if
         empty. template: how texts are written for a published teacher.
     """
 
@@ -62,6 +67,8 @@ def run_teach(run: Run) -> Mapping[str, Any]:
     examples = list(read_examples(output_of(Path(config.training_set), EXAMPLES, ("mine", "teach")), BadRows(config.on_bad_row)))
     examples = [dataclasses.replace(example, negatives=_pools(example, config.pools)) for example in examples]
     dataset = sources.read_dataset(config.dataset, BadRows(config.on_bad_row))
+    if is_reranker(config.teacher):
+        return _teach_by_pairs(run, config, examples, dataset)
     teacher = load_retriever(config.teacher, given(config.template))
     write, outputs = (_write_scores, [SCORES]) if config.write == "scores" else (_write_vectors, list(teacher_vectors.OUTPUTS))
     written = write(run, examples, dataset, teacher)
@@ -114,6 +121,24 @@ def _need_there(run: Run, example: Example, ids: Sequence[str], row_of: Mapping[
     if lost := next((item for item in ids if item not in row_of), None):
         config = run.config
         raise InputError(f"{config.training_set}: query {example.query_id!r} names {lost!r}, which {config.dataset} lacks")
+
+
+def _teach_by_pairs(run: Run, config: TeachConfig, examples: Sequence[Example], dataset: Dataset) -> Mapping[str, Any]:
+    """The same by a cross-encoder, whose scores are kept as they come: a run that was killed goes on."""
+    if config.embeddings:
+        raise ConfigError(f"config.embeddings are vectors of a retriever; {config.teacher} is a cross-encoder, which has none")
+    if config.write != "scores":
+        raise ConfigError(f"config.write={config.write!r}: {config.teacher} is a cross-encoder, which has no vectors; expected 'scores'")
+    teacher = load_reranker(config.teacher, given(config.template), batch_tokens=config.batch_tokens)
+    queries = {example.query_id: example.query for example in examples}
+    pairs = [(example.query_id, item) for example in examples for item in _passages_of(example)]
+    texts = PairTexts(dataset, queries, pairs, f"{config.training_set} and {config.dataset}")
+    scored = score_pairs(run.path / KEPT, teacher, teacher.facts, pairs, texts, "teach")
+    counts = write_examples(run.path / EXAMPLES, examples)
+    written = write_teacher_scores(run.path / SCORES, ((*pair, scored.scores[pair]) for pair in pairs))
+    metrics = {**counts, "scores": written, "scored": scored.new}
+    run.finish(metrics, outputs=[EXAMPLES, SCORES], teacher_sha256=teacher.sha256)
+    return metrics
 
 
 def _pools(example: Example, names: Sequence[str]) -> Mapping[str, tuple[str, ...]]:

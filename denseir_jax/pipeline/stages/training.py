@@ -208,7 +208,7 @@ class Parts:
 def train_and_export(
     run: Run, parts: Parts, objective: Objective, source: RowSource, probe: loop.Probe | None, facts: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Run the loop, then write parameters, retriever and manifest; `facts` join the manifest."""
+    """Run the loop, then write parameters, what the objective exports, and the manifest; `facts` join the manifest."""
     meta = {"template": plain(parts.store.template), "tokenizer_sha256": parts.store.tokenizer_sha256}
     training = loop.Loop(run, objective, source, plan(run.config, best="RR@10"), probe, meta)
     if run.primary:
@@ -223,9 +223,11 @@ def train_and_export(
     failpoints.reach("export")
     metrics: dict[str, Any] = {"step": step, "params_sha256": artifacts.arrays_sha256(leaves), **last}
     if run.primary:
-        metrics["retriever_sha256"] = export(run, parts, objective, leaves)  # what encode and evaluate call params_sha256
+        warm_start.save_params(run.path, leaves)  # all of them; what is exported are those that are used
+        exported = objective.export(run.path, nested(dict(leaves)), parts.tokenizer, parts.store.template)
+        metrics |= exported.metrics
         failpoints.reach("finish")
-        outputs = (warm_start.PARAMS, *sorted(folder.name for folder in run.path.glob("encoder*") if folder.is_dir()))
+        outputs = (warm_start.PARAMS, *exported.folders)
         shape = {"encoder": plain(parts.context.encoder), "embedder": plain(parts.context.embedder)}
         run.finish(metrics, outputs, **shape, **meta, **facts)
         console.say(f"{run.stage}: step {step:,}: {_losses(last)}")
@@ -240,23 +242,6 @@ def _losses(last: Mapping[str, float]) -> str:
     """The last log line's loss, its parts and accuracies, for a person."""
     parts = {name: value for name, value in last.items() if name not in _RATES and name != "loss"}
     return ", ".join(f"{name} {value:.4g}" for name, value in ({"loss": last.get("loss", float("nan"))} | parts).items())
-
-
-def export(run: Run, parts: Parts, objective: Objective, leaves: Mapping[str, Any]) -> str:
-    """Write all parameters, and the retriever alone: the towers that the objective names, without heads and decoders.
-
-    Returns the hash of the retriever's parameters, by which its vectors are known.
-    """
-    warm_start.save_params(run.path, leaves)
-    return retriever.save_retriever(
-        run.path,
-        towers=objective.towers(nested(dict(leaves))),
-        encoder=parts.context.encoder,
-        embedder=parts.context.embedder,
-        tokenizer=parts.tokenizer,
-        template=parts.store.template,
-        similarity=objective.similarity,
-    )
 
 
 def has_all_steps(run: Run) -> bool:

@@ -21,8 +21,8 @@ class Calibration:
     """Thresholds, and what they do on the data that they come from.
 
     Attributes:
-        keep_below: a passage is a negative if its probability is below. false_negative_rate: share of the judged positives
-        that are below it. negatives_kept: share of the presumed negatives that are.
+        keep_below: a passage is a negative if its probability is below; never above positive_above. false_negative_rate: share
+        of the judged positives that are below it. negatives_kept: share of the presumed negatives that are.
         positive_above: a passage is a positive if its probability is above; None if no threshold is precise enough.
         precision: share of judged positives among the retrieved passages above it, or of the most precise threshold.
         positives_found: share of the retrieved judged positives above it.
@@ -67,6 +67,7 @@ def calibrate(
 
 def _positive_above(positives: Float[np.ndarray, " p"], negatives: Float[np.ndarray, " n"], target: float) -> tuple[float | None, float]:
     """The lowest threshold with at least this precision above it (None: there is none), and its precision, or the best one."""
+    positives, negatives = positives[positives > 0], negatives[negatives > 0]  # nothing lies above a threshold below 0
     values = np.concatenate([positives, negatives])
     order = np.argsort(-values, kind="stable")
     values, right = values[order], np.concatenate([np.ones(len(positives)), np.zeros(len(negatives))])[order]
@@ -117,7 +118,7 @@ def picture(positives: Float[np.ndarray, " p"], negatives: Float[np.ndarray, " n
     axes.set_xlabel("probability that the passage answers the query, by the cross-encoder")
     axes.set_ylabel("share of each kind")
     axes.set_title(f"false negatives {found.false_negative_rate:.1%}, precision at least {found.precision:.1%}", fontsize=10)
-    axes.legend(frameon=False, fontsize=9, loc="upper center")
+    figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=2)
     stream = io.BytesIO()
     figure.savefig(stream, format="png", metadata={"Software": None})
     return stream.getvalue()

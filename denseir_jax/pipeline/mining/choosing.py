@@ -56,7 +56,7 @@ class Chooser:
         self.lost: list[str] = []
         self.with_positive = 0  # among what was retrieved
 
-    def pairs(self) -> Iterator[tuple[int, Int[np.ndarray, " m"]]]:
+    def pairs(self) -> Iterator[tuple[int, Int[np.ndarray, " _"]]]:
         """(number of a query, ranks that the cross-encoder is asked about): what would be a negative without it; of a query
         without positives all of its first hi."""
         for query, line, marks in self._lines():

@@ -39,7 +39,7 @@ def score(dataset: Dataset, asked: Asked, searched: Searched, evidence: Evidence
     return len(ranks)
 
 
-def _joined(pairs: list[tuple[int, Int[np.ndarray, " m"]]]) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+def _joined(pairs: list[tuple[int, Int[np.ndarray, " _"]]]) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
     numbers = np.repeat(np.array([number for number, _ in pairs], np.int32), [len(ranks) for _, ranks in pairs])
     return numbers, np.concatenate([np.zeros(0, np.int64), *(ranks for _, ranks in pairs)])
 

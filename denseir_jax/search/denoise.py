@@ -1,26 +1,24 @@
 """Denoising by a cross-encoder (Qu et al. 2021, RocketQA, sections 3.2 and 3.3).
 
 A passage is kept as a negative iff its probability is below a threshold, and taken for a positive iff it is above another one.
-Between the two nothing is said of it. Pairs are scored in the order of the corpus, so that its texts are read once and never kept.
+Between the two nothing is said of it. Pairs are scored in the order of the corpus, so that its texts are read once and not kept.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from denseir_jax.core import signals
 from denseir_jax.core.config import located
-from denseir_jax.core.console import Meter
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.records import Passage
 from denseir_jax.search.negatives import Marks
-from denseir_jax.search.rankings import Places
+from denseir_jax.search.pair_scores import Pair, score_pairs
 from denseir_jax.search.reranker import PairScorer
-
-_CHUNK = 1 << 14  # pairs given to the cross-encoder at once, with their texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,48 +61,59 @@ class Thresholds:
     positive_above: float
 
 
-def probabilities(
-    passages: Iterable[Passage],
-    row_of: Mapping[str, int],
-    texts: Sequence[str],
-    queries: Int[np.ndarray, " m"],
-    rows: Int[np.ndarray, " m"],
-    scorer: PairScorer,
-) -> Float[np.ndarray, " m"]:
-    """What the cross-encoder says of pairs of a query and a passage: float32 [m].
+@dataclass(frozen=True)
+class Judge:
+    """A cross-encoder and the folder where its scores are kept, so that a run that was killed goes on.
 
-    Args:
-        passages: the corpus, read once. row_of: passage id -> row. texts: of the queries by number. queries, rows: the pairs.
-    Raises:
-        InputError: a passage is not in the corpus, or a probability is no number in [0, 1].
+    Attributes:
+        facts: what scores depend on beside texts and parameters; see `pair_scores.score_pairs`.
     """
-    found, places = np.full(len(rows), np.nan, np.float32), Places(rows)
-    waiting: list[tuple[int, Passage]] = []
-    with Meter("mine: cross-encoder", len(rows), "pairs") as meter:
 
-        def score() -> None:
-            signals.check()
-            pairs = [(texts[queries[at]], passage) for at, passage in waiting]
-            found[[at for at, _ in waiting]] = scorer.probability(scorer.score(pairs))
-            meter.advance(len(waiting))
-            waiting.clear()
+    scorer: PairScorer
+    folder: Path
+    facts: Mapping[str, Any]
 
-        for passage in passages if len(rows) else ():
-            row = row_of.get(passage.id)
-            for at in places.of(row) if row is not None else ():
-                waiting.append((at, passage))
-                if len(waiting) == _CHUNK:
-                    score()
-        if waiting:
-            score()
-    wrong = np.flatnonzero(~((found >= 0) & (found <= 1)))
-    if len(wrong):
-        name = next(item for item, row in row_of.items() if row == rows[wrong[0]])
-        raise InputError(
-            f"the cross-encoder gives {found[wrong[0]]} for passage {name!r}, one of {len(wrong):,} such; expected a probability of"
-            " every passage, and every passage in the corpus"
-        )
-    return found
+    def probabilities(
+        self, passages: Iterable[Passage], queries: Mapping[str, str], pairs: Sequence[Pair], label: str
+    ) -> Float[np.ndarray, " n"]:
+        """What it says of pairs of a query id and a passage id: float32 [n].
+
+        Args:
+            passages: the corpus. queries: id -> text. pairs: in the order of the corpus, which is read once and not kept.
+        Raises:
+            InputError: a passage that is not in the corpus, or comes out of turn; a probability that is no number in [0, 1].
+        """
+        if not pairs:
+            return np.zeros(0, np.float32)
+        texts = _Texts(iter(passages), queries)
+        scores = score_pairs(self.folder, self.scorer, self.facts, pairs, texts, label).scores
+        found = self.scorer.probability(np.array([scores[pair] for pair in pairs], np.float32)).astype(np.float32)
+        wrong = np.flatnonzero(~((found >= 0) & (found <= 1)))
+        if len(wrong):
+            query, item = pairs[wrong[0]]
+            raise InputError(
+                f"the cross-encoder gives {found[wrong[0]]} for query {query!r} and passage {item!r}, one of {len(wrong):,} such;"
+                " expected probabilities"
+            )
+        return found
+
+
+class _Texts:
+    """Texts of pairs whose passages come in the order of the corpus: one passage is held at a time."""
+
+    def __init__(self, passages: Iterator[Passage], queries: Mapping[str, str]):
+        self._passages, self._queries = passages, queries
+        self._now: Passage | None = None
+
+    def __call__(self, pairs: Sequence[Pair]) -> list[tuple[str, Passage]]:
+        return [(self._queries[query], self._passage(item)) for query, item in pairs]
+
+    def _passage(self, item: str) -> Passage:
+        while self._now is None or self._now.id != item:
+            self._now = next(self._passages, None)
+            if self._now is None:
+                raise InputError(f"passage {item!r} is not in the corpus; the ranking belongs to another corpus")
+        return self._now
 
 
 def pseudo_positive(marks: Marks, above: float, hi: int) -> int | None:

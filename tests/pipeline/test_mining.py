@@ -3,6 +3,7 @@
 A passage's probability is written in its text ("grade07" is 0.07), so what must be kept can be read off.
 """
 
+import functools
 import json
 import math
 import os
@@ -12,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import Passage
 from denseir_jax.evals.answers import has_answer
 from denseir_jax.pipeline.stages import mine
+from denseir_jax.search import denoise
 from denseir_jax.search.denoise import DenoiseConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,11 +37,17 @@ class Grades:
     """A cross-encoder that reads the probability in the text. It keeps what it was asked."""
 
     sha256 = "f" * 64
+    facts: ClassVar = {"kind": "grades"}
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
+        self.left: int | None = None  # pairs until it breaks off
 
     def score(self, pairs: Sequence[tuple[str, Passage]], meter: Meter | None = None) -> np.ndarray:
+        if self.left is not None:
+            self.left -= len(pairs)
+            if self.left < 0:
+                raise KeyboardInterrupt
         self.asked += [(query, passage.id) for query, passage in pairs]
         return np.array([logit(passage.text) for _, passage in pairs], np.float32)
 
@@ -95,7 +103,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def grades(monkeypatch: pytest.MonkeyPatch) -> Grades:
     scorer = Grades()
-    monkeypatch.setattr(mine, "load_reranker", lambda origin: scorer)
+    monkeypatch.setattr(mine, "load_reranker", lambda origin, **more: scorer)
     return scorer
 
 
@@ -237,8 +245,8 @@ def test_a_fill_is_asked_for_counted_and_named(dataset: Path, tmp_path: Path, gr
 
 
 def test_thresholds_from_a_split_with_a_report(dataset: Path, tmp_path: Path, grades: Grades, capsys: pytest.CaptureFixture[str]) -> None:
-    denoise = ce(dataset, calibrate_split="dev", false_negative_rate=0.0, precision=0.6)
-    found = Result(tmp_path / "run", dataset, denoise=denoise)
+    targets = {"false_negative_rate": 0.0, "precision": 0.6}
+    found = Result(tmp_path / "run", dataset, denoise=ce(dataset, calibrate_split="dev", **targets))
     report = json.loads((tmp_path / "run" / "calibration.json").read_text())
     assert report["counts"] == {"queries": 2, "positives": 2, "positives_retrieved": 2, "presumed_negatives": 20}
     assert report["keep_below"] == pytest.approx(0.04, abs=1e-6) and report["split"] == "dev" and "lower bound" in report["note"]
@@ -261,11 +269,11 @@ def test_a_precision_that_no_threshold_has_is_refused_where_it_matters(
         def score(self, pairs: Sequence[tuple[str, Passage]], meter: Meter | None = None) -> np.ndarray:
             return np.zeros(len(pairs), np.float32)
 
-    monkeypatch.setattr(mine, "load_reranker", lambda origin: Constant())
-    denoise = ce(dataset, calibrate_split="dev")
+    monkeypatch.setattr(mine, "load_reranker", lambda origin, **more: Constant())
+    config = ce(dataset, calibrate_split="dev")
     with pytest.raises(InputError, match=r"no threshold has a precision of 0\.9 .* the best has 0\.091"):
-        Result(tmp_path / "run", dataset, denoise=denoise, unlabelled=f"tsv:{dataset / 'unlabelled.tsv'}")
-    assert Result(tmp_path / "plain", dataset, denoise=denoise).metrics["queries_without_negatives"] == 4
+        Result(tmp_path / "run", dataset, denoise=config, unlabelled=f"tsv:{dataset / 'unlabelled.tsv'}")
+    assert Result(tmp_path / "plain", dataset, denoise=config).metrics["queries_without_negatives"] == 4
 
 
 def test_a_cross_encoder_that_gives_no_number_is_refused(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,10 +281,27 @@ def test_a_cross_encoder_that_gives_no_number_is_refused(dataset: Path, tmp_path
         def score(self, pairs: Sequence[tuple[str, Passage]], meter: Meter | None = None) -> np.ndarray:
             return np.full(len(pairs), np.nan, np.float32)
 
-    monkeypatch.setattr(mine, "load_reranker", lambda origin: Broken())
-    with pytest.raises(InputError, match="the cross-encoder gives nan for passage"):
+    monkeypatch.setattr(mine, "load_reranker", lambda origin, **more: Broken())
+    with pytest.raises(InputError, match="the cross-encoder gives nan for query 'q0' and passage"):
         Result(tmp_path / "run", dataset, denoise=ce(dataset))
     assert not (tmp_path / "run" / mine.TRAINING_SET).exists()
+
+
+def test_scores_that_were_given_before_a_kill_are_not_asked_for_again(
+    dataset: Path, tmp_path: Path, grades: Grades, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(denoise, "score_pairs", functools.partial(denoise.score_pairs, shard=7))  # pairs a file
+    keys = {"denoise": ce(dataset, calibrate_split="dev", precision=0.1), "unlabelled": f"tsv:{dataset / 'unlabelled.tsv'}"}
+    Result(tmp_path / "whole", dataset, **keys)
+    every, grades.asked, grades.left = grades.asked, [], 40
+    with pytest.raises(KeyboardInterrupt):
+        Result(tmp_path / "killed", dataset, **keys)
+    assert len(grades.asked) == 36  # 7, 7, 7 and 1 of the calibration, then 7 and 7; with the next file it would be 43
+    grades.left = None
+    Result(tmp_path / "killed", dataset, **keys)
+    assert grades.asked == every
+    for name in (mine.TRAINING_SET, mine.MINED, mine.REMOVED, "metrics.json", "calibration.json"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes(), name
 
 
 SCRIPT = """
@@ -284,19 +309,19 @@ import sys
 sys.path[:0] = [{tests!r}]
 from pathlib import Path
 from test_mining import Grades, Result, ce, mine
-mine.load_reranker = lambda origin: Grades()
-Result(Path({folder!r}), Path({dataset!r}), denoise=ce(Path({dataset!r}), calibrate_split="dev"), **{keys!r})
+mine.load_reranker = lambda origin, **more: Grades()
+Result(Path({folder!r}), Path({dataset!r}), denoise=ce(Path({dataset!r})), **{keys!r})
 """
 
 
 def test_equal_bytes_whatever_the_hash_seed(dataset: Path, tmp_path: Path, grades: Grades) -> None:
     keys = {"questions": str(dataset / "questions.csv"), "exclude_answers": "string", "positives_by_answer": True, "n": 2, "seed": 5}
-    Result(tmp_path / "here", dataset, denoise=ce(dataset, calibrate_split="dev"), **keys)
+    Result(tmp_path / "here", dataset, denoise=ce(dataset), **keys)
     script = SCRIPT.format(tests=str(Path(__file__).parent), folder=str(tmp_path / "there"), dataset=str(dataset), keys=keys)
     environment = {**os.environ, "PYTHONHASHSEED": "4242"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    for name in (mine.TRAINING_SET, mine.MINED, mine.REMOVED, "metrics.json", "calibration.json", "calibration.png"):
+    for name in (mine.TRAINING_SET, mine.MINED, mine.REMOVED, "metrics.json"):
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes(), name
 
 

@@ -16,27 +16,48 @@ from denseir_jax.pipeline.mining.choosing import Chooser
 from denseir_jax.pipeline.mining.config import MineConfig
 from denseir_jax.pipeline.mining.reading import Evidence, read_texts
 from denseir_jax.pipeline.mining.searching import Searched, Searcher
-from denseir_jax.search.denoise import DenoiseConfig, Thresholds, probabilities
-from denseir_jax.search.reranker import PairScorer
+from denseir_jax.search.denoise import DenoiseConfig, Judge, Thresholds
 
 CALIBRATION, PICTURE = "calibration.json", "calibration.png"
 
 
-def score(dataset: Dataset, asked: Asked, searched: Searched, evidence: Evidence, config: MineConfig, scorer: PairScorer) -> int:
-    """Put the cross-encoder's probabilities into the evidence; returns how many pairs were scored.
+def score(dataset: Dataset, asked: Asked, searched: Searched, evidence: Evidence, config: MineConfig, judge: Judge) -> int:
+    """Put the cross-encoder's probabilities into the evidence; returns how many pairs it was asked about.
 
     Raises:
-        InputError: as `denoise.probabilities`.
+        InputError: as `Judge.probabilities`.
     """
     rankings = searched.rankings
     found = np.full((len(rankings), min(config.hi, rankings.rows.shape[1])), np.nan, np.float32)
-    asker = Chooser(config, asked, searched, evidence, None, config.seed)
-    numbers, ranks = _joined(list(asker.pairs()))
-    texts = [asked.queries[query] for query in rankings]
+    numbers, ranks = _joined(list(Chooser(config, asked, searched, evidence, None, config.seed).pairs()))
     rows = rankings.rows[numbers, ranks]
-    found[numbers, ranks] = probabilities(dataset.corpus(), rankings.row_of, texts, numbers, rows, scorer)
+    found[numbers, ranks] = _probabilities(dataset, asked, searched, evidence, numbers, rows, judge, "mine: cross-encoder")
     evidence.probability = found
     return len(ranks)
+
+
+def _probabilities(
+    dataset: Dataset,
+    asked: Asked,
+    searched: Searched,
+    evidence: Evidence,
+    numbers: Int[np.ndarray, " n"],
+    rows: Int[np.ndarray, " n"],
+    judge: Judge,
+    label: str,
+) -> Float[np.ndarray, " n"]:
+    """Of pairs of a query's number and a passage's row, in any order."""
+    rankings, queries = searched.rankings, list(searched.rankings)
+    place = np.full(len(rankings.passage_ids), -1, np.int64)  # in the order of the corpus, which is that of the keys
+    for at, item in enumerate(evidence.keys):
+        if item in rankings.row_of:
+            place[rankings.row_of[item]] = at
+    order = np.lexsort((numbers, place[rows]))
+    ordered = zip(numbers[order].tolist(), rows[order].tolist(), strict=True)
+    pairs = [(queries[number], rankings.passage_ids[row]) for number, row in ordered]
+    found = np.empty(len(rows), np.float32)
+    found[order] = judge.probabilities(dataset.corpus(), asked.queries, pairs, label)
+    return found
 
 
 def _joined(pairs: list[tuple[int, Int[np.ndarray, " _"]]]) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
@@ -44,7 +65,7 @@ def _joined(pairs: list[tuple[int, Int[np.ndarray, " _"]]]) -> tuple[Int[np.ndar
     return numbers, np.concatenate([np.zeros(0, np.int64), *(ranks for _, ranks in pairs)])
 
 
-def thresholds(run: Run, dataset: Dataset, searcher: Searcher, scorer: PairScorer) -> Thresholds:
+def thresholds(run: Run, dataset: Dataset, searcher: Searcher, judge: Judge) -> Thresholds:
     """Those of the config, or calibrated on a split, with a report in the run folder.
 
     Raises:
@@ -58,7 +79,8 @@ def thresholds(run: Run, dataset: Dataset, searcher: Searcher, scorer: PairScore
     asked = _sample(config, dataset)
     searched = searcher.search(asked.queries, asked.known)
     evidence = read_texts(dataset, asked, searched.rankings, config)
-    positives, retrieved, negatives = _judged_and_presumed(dataset, asked, searched, evidence, config, scorer)
+    own = dataclasses.replace(judge, folder=judge.folder.with_name("pairs_calibrate"))  # an id may mean another query there
+    positives, retrieved, negatives = _judged_and_presumed(dataset, asked, searched, evidence, config, own)
     if not len(positives):
         raise InputError(f"the split {denoise.calibrate_split!r} has no positive in the corpus; thresholds cannot be calibrated on it")
     found = calibration.calibrate(positives, retrieved, negatives, denoise.false_negative_rate, denoise.precision)
@@ -83,7 +105,7 @@ def _sample(config: MineConfig, dataset: Dataset) -> Asked:
 
 
 def _judged_and_presumed(
-    dataset: Dataset, asked: Asked, searched: Searched, evidence: Evidence, config: MineConfig, scorer: PairScorer
+    dataset: Dataset, asked: Asked, searched: Searched, evidence: Evidence, config: MineConfig, judge: Judge
 ) -> tuple[Float[np.ndarray, " p"], np.ndarray, Float[np.ndarray, " n"]]:
     """Probabilities of the positives, whether each was retrieved, and probabilities of presumed negatives."""
     rankings = searched.rankings
@@ -97,8 +119,7 @@ def _judged_and_presumed(
     pairs = np.array(judged, np.int32).reshape(-1, 2)
     all_numbers = np.concatenate([pairs[:, 0], numbers])
     all_rows = np.concatenate([pairs[:, 1], rankings.rows[numbers, ranks]])
-    texts = [asked.queries[query] for query in rankings]
-    found = probabilities(dataset.corpus(), rankings.row_of, texts, all_numbers, all_rows, scorer)
+    found = _probabilities(dataset, asked, searched, evidence, all_numbers, all_rows, judge, "mine: calibrating")
     retrieved = np.array([row in rankings.rows[number, : config.hi] for number, row in judged], bool)
     return found[: len(pairs)], retrieved, found[len(pairs) :]
 

@@ -27,6 +27,7 @@ from denseir_jax.pipeline.mining.writing import MINED as MINED
 from denseir_jax.pipeline.mining.writing import REMOVED as REMOVED
 from denseir_jax.pipeline.mining.writing import TRAINING_SET as TRAINING_SET
 from denseir_jax.pipeline.mining.writing import write
+from denseir_jax.search.denoise import Judge
 from denseir_jax.search.reranker import load_reranker
 from denseir_jax.search.retriever import folder_of
 
@@ -35,14 +36,14 @@ def run_mine(run: Run) -> Mapping[str, Any]:
     """Queries -> rankings -> positives and negatives -> training set."""
     config: MineConfig = run.config
     bad = BadRows(config.on_bad_row)
-    scorer = load_reranker(config.denoise.reranker) if config.denoise.reranker else None
+    judge = _judge(run) if config.denoise.reranker else None
     dataset = sources.read_dataset(config.dataset, bad)
     asked = asking.gather(config, dataset, bad)
     searcher = searching.searcher(run, dataset)
     searched = searcher.search(asked.queries, asked.known)
-    thresholds = scoring.thresholds(run, dataset, searcher, scorer) if scorer else None
+    thresholds = scoring.thresholds(run, dataset, searcher, judge) if judge else None
     evidence = read_texts(dataset, asked, searched.rankings, config)
-    pairs = scoring.score(dataset, asked, searched, evidence, config, scorer) if scorer else 0
+    pairs = scoring.score(dataset, asked, searched, evidence, config, judge) if judge else 0
     chooser = Chooser(config, asked, searched, evidence, thresholds, config.seed)
     counts = write(run.path, asked, chooser, config.pool_name)
     _warn(chooser, config)
@@ -62,8 +63,13 @@ def run_mine(run: Run) -> Mapping[str, Any]:
     without = {"queries_without_negatives": chooser.empty[:20], "queries_without_positive_in_corpus": chooser.lost[:20]}
     outputs = [TRAINING_SET, MINED, REMOVED, *([scoring.CALIBRATION, scoring.PICTURE] if config.denoise.calibrate_split else [])]
     facts = {"index": dict(searcher.facts), "pool": config.pool_name, "first_of": without}
-    run.finish(metrics, outputs=outputs, **facts, **({"reranker_sha256": scorer.sha256} if scorer else {}))
+    run.finish(metrics, outputs=outputs, **facts, **({"reranker_sha256": judge.scorer.sha256} if judge else {}))
     return metrics
+
+
+def _judge(run: Run) -> Judge:
+    reranker = load_reranker(run.config.denoise.reranker, batch_tokens=run.config.batch_tokens)
+    return Judge(reranker, run.path / "pairs", reranker.facts)
 
 
 def _unjudged(config: MineConfig, asked: asking.Asked, chooser: Chooser) -> dict[str, Any]:

@@ -15,19 +15,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
 import pytest
 
+from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import execute, run_command
 from denseir_jax.core.console import Meter
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.examples import Example, read_examples
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import Passage
+from denseir_jax.data.template import TextTemplate
+from denseir_jax.data.wordpiece import train_wordpiece
 from denseir_jax.evals.answers import has_answer
+from denseir_jax.models.cross_encoder import CrossEncoder
+from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.pipeline.stages import mine
 from denseir_jax.search import denoise
 from denseir_jax.search.denoise import DenoiseConfig
+from denseir_jax.search.reranker import FOLDER, load_reranker, save_reranker
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPICS, EACH = 8, 12
@@ -304,25 +311,48 @@ def test_scores_that_were_given_before_a_kill_are_not_asked_for_again(
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes(), name
 
 
-SCRIPT = """
-import sys
-sys.path[:0] = [{tests!r}]
-from pathlib import Path
-from test_mining import Grades, Result, ce, mine
-mine.load_reranker = lambda origin, **more: Grades()
-Result(Path({folder!r}), Path({dataset!r}), denoise=ce(Path({dataset!r})), **{keys!r})
-"""
+@pytest.fixture(scope="module")
+def reranker(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with a cross-encoder in it, of random weights."""
+    folder = tmp_path_factory.mktemp("reranker")
+    words = train_wordpiece([json.loads(line)["text"] for line in (dataset / "corpus.jsonl").read_text().splitlines()], 200, True)
+    encoder = EncoderConfig(words.vocab_size, hidden=8, layers=1, heads=2, intermediate=12, max_length=64)
+    model = CrossEncoder(encoder, words.sep_id, words.pad_id)
+    rng = np.random.default_rng(1)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    params = jax.tree.map(lambda leaf: rng.normal(scale=0.7, size=leaf.shape).astype(np.float32), shapes)
+    run = Run(folder, "finetune", TextTemplate()).open({})
+    save_reranker(folder, model, params, words, TextTemplate(query_length=8, passage_length=40), 40)
+    run.finish({}, outputs=[FOLDER])
+    return folder
 
 
-def test_equal_bytes_whatever_the_hash_seed(dataset: Path, tmp_path: Path, grades: Grades) -> None:
-    keys = {"questions": str(dataset / "questions.csv"), "exclude_answers": "string", "positives_by_answer": True, "n": 2, "seed": 5}
-    Result(tmp_path / "here", dataset, denoise=ce(dataset), **keys)
-    script = SCRIPT.format(tests=str(Path(__file__).parent), folder=str(tmp_path / "there"), dataset=str(dataset), keys=keys)
-    environment = {**os.environ, "PYTHONHASHSEED": "4242"}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    for name in (mine.TRAINING_SET, mine.MINED, mine.REMOVED, "metrics.json"):
-        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes(), name
+def launched(folder: Path, words: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    words = [str(ROOT / "launch" / "mine.py"), f"--config={ROOT / 'configs' / 'mine.py'}:smoke", f"--workdir={folder}", *words]
+    return subprocess.run([sys.executable, *words], env={**os.environ, **environment}, capture_output=True, text=True)
+
+
+def test_a_true_cross_encoder_killed_and_started_again_under_another_hash_seed(dataset: Path, reranker: Path, tmp_path: Path) -> None:
+    whole = Result(tmp_path / "whole", dataset, denoise=DenoiseConfig(reranker=f"run:{reranker}", keep_below=0.3), n=2, seed=5)
+    words = [f"--config.dataset=beir:{dataset}", f"--config.denoise.reranker=run:{reranker}", "--config.denoise.keep_below=0.3"]
+    words += ["--config.depth=12", "--config.hi=12", "--config.n=2", "--config.seed=5"]
+    killed = launched(tmp_path / "killed", words, DENSEIR_FAILPOINT="pairs:1", PYTHONHASHSEED="1")
+    assert killed.returncode == -9 and not (tmp_path / "killed" / mine.TRAINING_SET).exists()
+    again = launched(tmp_path / "killed", words, PYTHONHASHSEED="4242")
+    assert again.returncode == 0 and "40 pairs are scored already, 0 are left" in again.stderr, again.stderr
+    # That process has one device and this one eight: probabilities agree to rounding, choices wholly.
+    assert (tmp_path / "whole" / mine.TRAINING_SET).read_bytes() == (tmp_path / "killed" / mine.TRAINING_SET).read_bytes()
+    for name in (mine.MINED, mine.REMOVED):
+        one, two = (re.split(r"(0\.\d+)", (tmp_path / folder / name).read_text()) for folder in ("whole", "killed"))
+        assert one[::2] == two[::2] and np.allclose(np.array(one[1::2], float), np.array(two[1::2], float), atol=1e-5)
+    assert whole.metrics["dropped"]["not drawn"] > 0
+    model = load_reranker(f"run:{reranker}")
+    seen = [(query, item) for query, line in whole.removed.items() for item in line if "probability" in item]
+    seen += [(query, item) for query, row in whole.mined.items() for item in row["negatives"]]
+    passages = [Passage(item["id"], whole.texts[item["id"]]["text"], whole.texts[item["id"]]["title"]) for _, item in seen]
+    expected = 1 / (1 + np.exp(-model.score([(f"topic{query[1]}", passage) for (query, _), passage in zip(seen, passages, strict=True)])))
+    np.testing.assert_allclose([item["probability"] for _, item in seen], expected, atol=1e-5)
+    assert all((item["probability"] < 0.3) == ("cause" not in item) for _, item in seen)
 
 
 @pytest.mark.parametrize(

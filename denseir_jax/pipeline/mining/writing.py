@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from denseir_jax.core import artifacts, console
-from denseir_jax.data.examples import Example, write_examples
+from denseir_jax.data.examples import TRAINING_SET, Example, write_examples
 from denseir_jax.pipeline.mining.asking import Asked
 from denseir_jax.pipeline.mining.choosing import Choice, Chooser, Chosen
 
-TRAINING_SET, MINED, REMOVED = "training_set.jsonl", "mined.jsonl", "removed.jsonl"
+MINED, REMOVED = "mined.jsonl", "removed.jsonl"
 
 
 def write(folder: Path, asked: Asked, chooser: Chooser, pool: str) -> dict[str, Any]:

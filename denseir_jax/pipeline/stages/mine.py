@@ -17,6 +17,7 @@ from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage
 from denseir_jax.core.errors import ConfigError
 from denseir_jax.data import sources
+from denseir_jax.data.examples import TRAINING_SET as TRAINING_SET
 from denseir_jax.data.lines import BadRows
 from denseir_jax.pipeline.mining import asking, scoring, searching
 from denseir_jax.pipeline.mining.choosing import Chooser
@@ -25,7 +26,6 @@ from denseir_jax.pipeline.mining.reading import read_texts
 from denseir_jax.pipeline.mining.searching import encoded_passages as encoded_passages
 from denseir_jax.pipeline.mining.writing import MINED as MINED
 from denseir_jax.pipeline.mining.writing import REMOVED as REMOVED
-from denseir_jax.pipeline.mining.writing import TRAINING_SET as TRAINING_SET
 from denseir_jax.pipeline.mining.writing import write
 from denseir_jax.search.denoise import Judge
 from denseir_jax.search.reranker import load_reranker

@@ -15,10 +15,9 @@ from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage
 from denseir_jax.core.config import located
 from denseir_jax.core.errors import ConfigError, InputError
-from denseir_jax.data.examples import TRAINING_SETS, Example, read_examples, write_examples
+from denseir_jax.data.examples import TRAINING_SET, TRAINING_SETS, Example, read_examples, write_examples
 from denseir_jax.data.facts import output_of
 from denseir_jax.data.lines import BadRows
-from denseir_jax.pipeline.mining.writing import TRAINING_SET
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

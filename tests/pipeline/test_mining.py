@@ -179,6 +179,21 @@ def test_titles_patterns_and_positives_by_answer(dataset: Path, tmp_path: Path) 
             Result(tmp_path / "none", dataset, **keys)
 
 
+def test_a_data_set_brings_its_own_answers(tmp_path: Path) -> None:
+    passages = [{"title": "T", "text": f"river {word}", "passage_id": f"p{i}"} for i, word in enumerate(("Nile", "Rhine", "the NILE"))]
+    row = {
+        "question": "longest river",
+        "answers": ["Nile"],
+        "positive_ctxs": passages[:1],
+        "negative_ctxs": [],
+        "hard_negative_ctxs": passages[1:],
+    }
+    (tmp_path / "train.json").write_text(json.dumps([row]))
+    config = mine.MineConfig(dataset=f"dpr:{tmp_path / 'train.json'}", exclude_answers="string", depth=5, hi=5)
+    metrics = execute(mine.stage, config, tmp_path / "run")
+    assert metrics["dropped"] == {"known positive by id": 1, "holds an answer": 1} and metrics["negatives"] == {"bm25": 1}
+
+
 def test_negatives_are_those_that_the_cross_encoder_denies(dataset: Path, tmp_path: Path, grades: Grades) -> None:
     found = Result(tmp_path / "run", dataset, denoise=ce(dataset))
     for t in range(4):

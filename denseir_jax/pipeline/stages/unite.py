@@ -25,19 +25,24 @@ class UniteConfig:
     """What to unite.
 
     Attributes:
-        training_sets: finished mine, teach or unite runs, or .jsonl files, over one corpus.
+        training_sets: finished mine, teach or unite runs, or .jsonl files, over one corpus; commas between them.
     """
 
     stage: str = "unite"
-    training_sets: tuple[str, ...] = located(())
+    training_sets: str = located("")
     on_bad_row: Literal["error", "skip"] = "error"
+
+    @property
+    def places(self) -> list[str]:
+        """One folder or file each."""
+        return [place for place in self.training_sets.split(",") if place]
 
 
 def run_unite(run: Run) -> Mapping[str, Any]:
     """Training sets -> one."""
     config: UniteConfig = run.config
     found: dict[str, _Growing] = {}
-    for place in config.training_sets:
+    for place in config.places:
         path = Path(place)
         file = output_of(path, TRAINING_SET, TRAINING_SETS) if path.is_dir() else path
         for example in console.progress(read_examples(file, BadRows(config.on_bad_row)), f"unite: {place}", None, "queries"):
@@ -82,9 +87,9 @@ def _negatives(ids: Iterable[str], positives: Mapping[str, None], dropped: Count
 
 def inputs(config: UniteConfig) -> Mapping[str, str | Path]:
     """The training sets, by their place in the order."""
-    if len(config.training_sets) < 2:
+    if len(config.places) < 2:
         raise ConfigError("config.training_sets names fewer than two; expected runs/one,runs/two")
-    return {f"training_set_{number}": path for number, path in enumerate(config.training_sets)}
+    return {f"training_set_{number}": path for number, path in enumerate(config.places)}
 
 
 stage = Stage(

@@ -11,6 +11,7 @@ from denseir_jax.core import artifacts, console
 from denseir_jax.data.examples import TRAINING_SET, Example, write_examples
 from denseir_jax.pipeline.mining.asking import Asked
 from denseir_jax.pipeline.mining.choosing import Choice, Chooser, Chosen
+from denseir_jax.search.negatives import Mined
 
 MINED, REMOVED = "mined.jsonl", "removed.jsonl"
 
@@ -20,6 +21,14 @@ def write(folder: Path, asked: Asked, chooser: Chooser, pool: str) -> dict[str, 
     with contextlib.ExitStack() as stack:
         streams = [stack.enter_context(_lines(folder / name)) for name in (MINED, REMOVED)]
         return write_examples(folder / TRAINING_SET, _examples(asked, chooser, pool, *streams))
+
+
+def write_mined(path: Path, mined: Mined) -> None:
+    """Where each negative came from: one line a query, with scores and ranks."""
+    with _lines(path) as stream:
+        for query, line in mined.negatives.items():
+            row = {"query_id": query, "negatives": [_plain(item) for item in line]}
+            stream.write(json.dumps(row, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from denseir_jax.pipeline.mining.searching import encoded_passages as encoded_pa
 from denseir_jax.pipeline.mining.writing import MINED as MINED
 from denseir_jax.pipeline.mining.writing import REMOVED as REMOVED
 from denseir_jax.pipeline.mining.writing import write
+from denseir_jax.pipeline.mining.writing import write_mined as write_mined
 from denseir_jax.search.denoise import Judge
 from denseir_jax.search.reranker import load_reranker
 from denseir_jax.search.retriever import folder_of

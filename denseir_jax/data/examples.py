@@ -16,6 +16,7 @@ from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import SeenIds
 
 TRAINING_SET = "training_set.jsonl"  # in the folder of whoever makes one
+TRAINING_SETS = ("mine", "teach", "unite")  # the stages that make one
 _KEYS = ("negatives", "positives", "query", "query_id")
 
 

@@ -20,6 +20,7 @@ from denseir_jax.core.errors import InputError
 from denseir_jax.data.facts import build, read_facts
 from denseir_jax.data.records import Passage, Ranking
 from denseir_jax.search.ids import read_ids, write_ids
+from denseir_jax.search.rankings import Rankings
 
 _WORD = re.compile(r"\w+")
 _FACTS, _IDS = "bm25.json", "ids.txt"
@@ -96,12 +97,19 @@ class Bm25:
 
     def search(self, queries: Mapping[str, str], k: int) -> Ranking:
         """The k best passages of each query (id -> text); fewer where fewer share a word with it."""
-        found: Ranking = {}
+        return dict(self.rankings(queries, k))
+
+    def rankings(self, queries: Mapping[str, str], k: int) -> Rankings:
+        """As `search`, in arrays."""
+        k = min(k, len(self.ids))
+        found, rows = np.full((len(queries), k), -np.inf, np.float32), np.full((len(queries), k), -1, np.int32)
         with Meter("bm25: searching", len(queries), "queries") as meter:
-            for query_id, text in queries.items():
-                found[query_id] = self._best(self.scores(text), k)
+            for number, text in enumerate(queries.values()):
+                scores = self.scores(text)
+                best = self._best(scores, k)
+                found[number, : len(best)], rows[number, : len(best)] = scores[best], best
                 meter.advance()
-        return found
+        return Rankings(list(queries), self.ids, found, rows)
 
     def score_of(self, query: str, passage_ids: Sequence[str]) -> list[float]:
         """Scores of named passages; one that is not indexed has nan."""
@@ -110,12 +118,12 @@ class Bm25:
         scores = self.scores(query)
         return [float(scores[self._row[item]]) if item in self._row else float("nan") for item in passage_ids]
 
-    def _best(self, scores: np.ndarray, k: int) -> list[tuple[str, float]]:
-        rows = np.flatnonzero(scores > 0)
+    def _best(self, scores: np.ndarray, k: int) -> np.ndarray:
+        """Rows, best first."""
+        rows: np.ndarray = np.flatnonzero(scores > 0)
         if len(rows) > k:  # all that reach the k-th score, so that equals at the edge are cut by row, not by chance
             rows = rows[scores[rows] >= np.partition(scores[rows], -k)[-k]]
-        order = np.argsort(-scores[rows], kind="stable")[:k]
-        return [(self.ids[row], float(scores[row])) for row in rows[order]]
+        return rows[np.argsort(-scores[rows], kind="stable")[:k]]
 
     def save(self, folder: Path) -> None:
         """Write the index whole or not at all."""

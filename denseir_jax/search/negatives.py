@@ -10,6 +10,7 @@ import math
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -25,6 +26,7 @@ class NegativesConfig:
         lo, hi: the window of ranks [lo, hi), counted from 0 in the ranking as it came. n: most negatives a query.
         absolute_margin: keep a passage only if its score <= s - margin, s the best score of the query's positives.
         relative_margin: the same with s - margin * |s|, so that a negative s is handled too (0.05: "95% of s").
+        take: which n of those that remain: a seeded "draw", or the "first" by rank.
     """
 
     lo: int = 0
@@ -32,6 +34,7 @@ class NegativesConfig:
     n: int = 30
     absolute_margin: float | None = None
     relative_margin: float | None = None
+    take: Literal["draw", "first"] = "draw"
 
     def __post_init__(self) -> None:
         if not 0 <= self.lo < self.hi or self.n < 1:
@@ -47,13 +50,47 @@ class NegativesConfig:
         return self.absolute_margin is not None or self.relative_margin is not None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Negative:
-    """A mined passage, the score that brought it up, and its rank from 0."""
+    """A mined passage, the score that brought it up, its rank from 0, and the cross-encoder's probability if it was asked."""
 
     id: str
     score: float
     rank: int
+    probability: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Removed(Negative):
+    """A passage of the rank window that is not taken for a negative, and why."""
+
+    cause: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Marks:
+    """What is known of one query's ranked passages, by rank.
+
+    Attributes:
+        answered: whether a passage holds an answer. probability: the cross-encoder's; NaN where it was not asked.
+    """
+
+    answered: Sequence[bool] | None = None
+    probability: Sequence[float] | None = None
+
+    def probability_at(self, rank: int) -> float | None:
+        """None where the cross-encoder was not asked."""
+        found = self.probability[rank] if self.probability is not None and rank < len(self.probability) else math.nan
+        return None if math.isnan(found) else float(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Of one query: negatives by rank, at most n; what was removed from the window, by rank; negatives that nothing checked."""
+
+    negatives: list[Negative]
+    removed: list[Removed]
+    unchecked: list[Negative]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +126,106 @@ def positives(qrels: Qrels) -> dict[str, list[str]]:
     return {query: [item for item, grade in judged.items() if grade > 0] for query, judged in qrels.items()}
 
 
+class Miner:
+    """Chooses negatives, query by query, and counts.
+
+    Args:
+        keys: `text_keys` of every passage that a ranking or a positive names.
+        keep_below: the cross-encoder's probability that a negative must stay below; None: there is none.
+        fill_to: a query with fewer than n takes the rest at random from ranks [hi, fill_to), which the cross-encoder has not
+            seen (RocketQA's third step); 0: never.
+    Attributes:
+        dropped: cause -> passages (and queries without a margin). filled: negatives that nothing checked.
+    """
+
+    def __init__(self, keys: Mapping[str, bytes], config: NegativesConfig, seed: int, keep_below: float | None = None, fill_to: int = 0):
+        self.keys, self.config, self.seed, self.keep_below, self.fill_to = keys, config, seed, keep_below, fill_to
+        self.dropped: Counter[str] = Counter()
+        self.filled = 0
+
+    def choose(
+        self, query: str, line: Sequence[tuple[str, float]], known: Sequence[str], best: float | None = None, marks: Marks = Marks()
+    ) -> Choice:
+        """Negatives of one query.
+
+        Args:
+            line: best first. known: positives. best: score of the best positive; needed for a margin. A query without one (its
+                positives are not in the corpus) gets no margin, which is counted.
+        Raises:
+            InputError: a ranked passage has no text key.
+        """
+        config, bar = self.config, bar_of(self.config, best)
+        if config.has_margin and bar == float("inf"):
+            self.dropped["queries without a margin: no positive in the corpus"] += 1
+        seen: set[bytes] = set()
+        kept, removed = self.sift(line, known, config.lo, config.hi, bar, marks, seen, self.keep_below)
+        chosen = self._take(kept, config.n, query, config.take)
+        unchecked: list[Negative] = []
+        if len(chosen) < config.n and self.fill_to > config.hi:
+            spare, _ = self.sift(line, known, config.hi, self.fill_to, bar, marks, seen, None)
+            unchecked = self._take(spare, config.n - len(chosen), f"{query}\0fill", "draw")
+        self.filled += len(unchecked)
+        self.dropped.update(item.cause for item in removed)
+        self._count("not drawn", len(kept) - len(chosen))
+        self._count("outside the rank window", len(line) - len(kept) - len(removed) - len(unchecked))
+        return Choice([*chosen, *unchecked], removed, unchecked)
+
+    def _count(self, cause: str, n: int) -> None:
+        if n:
+            self.dropped[cause] += n
+
+    def sift(
+        self,
+        line: Sequence[tuple[str, float]],
+        known: Sequence[str],
+        lo: int,
+        hi: int,
+        bar: float,
+        marks: Marks,
+        seen: set[bytes],
+        keep_below: float | None,
+    ) -> tuple[list[Negative], list[Removed]]:
+        """What may be a negative among ranks [lo, hi), and what may not; nothing is counted.
+
+        Args:
+            bar: the highest score that a negative may have. seen: texts that came before; it grows.
+        """
+        positive_ids = set(known)
+        positive_texts = {self.keys[item] for item in known if item in self.keys}
+        kept, removed = [], []
+        for rank in range(lo, min(hi, len(line))):
+            item, score = line[rank]
+            probability = marks.probability_at(rank)
+            if item in positive_ids:
+                cause = "known positive by id"
+            elif item not in self.keys:
+                raise InputError(f"ranked passage {item!r} is not in the corpus; the ranking belongs to another corpus")
+            elif self.keys[item] in positive_texts:
+                cause = "known positive by text"
+            elif marks.answered is not None and marks.answered[rank]:
+                cause = "holds an answer"
+            elif score > bar:
+                cause = "within the margin of the positive"
+            elif self.keys[item] in seen:
+                cause = "duplicate by text"
+            else:
+                seen.add(self.keys[item])
+                if keep_below is None or (probability is not None and probability < keep_below):
+                    kept.append(Negative(item, score, rank, probability))
+                    continue
+                cause = "not below keep_below of the cross-encoder"
+            removed.append(Removed(item, score, rank, probability, cause))
+        return kept, removed
+
+    def _take(self, candidates: list[Negative], n: int, name: str, how: str) -> list[Negative]:
+        """n of them by rank, drawn by a generator that seed and name decide."""
+        if len(candidates) <= n or how == "first":
+            return candidates[:n]
+        key = int.from_bytes(hashlib.blake2b(f"{self.seed}\0{name}".encode(), digest_size=16).digest(), "little")
+        rows = np.random.Generator(np.random.Philox(key=key)).permutation(len(candidates))[:n]
+        return [candidates[row] for row in sorted(rows)]
+
+
 def mine(
     ranking: Mapping[str, Sequence[tuple[str, float]]],
     known: Mapping[str, Sequence[str]],
@@ -96,8 +233,10 @@ def mine(
     config: NegativesConfig,
     seed: int,
     best_score: Mapping[str, float] | None = None,
+    marks: Mapping[str, Marks] | None = None,
+    keep_below: float | None = None,
 ) -> Mined:
-    """Choose negatives for every query of `ranking`.
+    """Choose negatives for every query of `ranking`, as `Miner` does for one.
 
     Args:
         ranking: best first. known: positives by query. keys: `text_keys` of every passage named in either.
@@ -108,63 +247,19 @@ def mine(
     """
     if config.has_margin and best_score is None:
         raise InputError("a margin needs the scores of the positives; none were given")
-    dropped: Counter[str] = Counter()
-    chosen: dict[str, list[Negative]] = {}
+    miner, chosen = Miner(keys, config, seed, keep_below), dict[str, list[Negative]]()
     for query, line in ranking.items():
-        bar = _bar(config, (best_score or {}).get(query))
-        if config.has_margin and bar == float("inf"):
-            dropped["queries without a margin: no positive in the corpus"] += 1
-        candidates = _candidates(line, known.get(query, ()), keys, config, bar, dropped)
-        chosen[query] = _draw(candidates, config.n, seed, query, dropped)
+        known_of, marks_of = known.get(query, ()), (marks or {}).get(query, Marks())
+        chosen[query] = miner.choose(query, line, known_of, (best_score or {}).get(query), marks_of).negatives
     sizes = {query: len(found) for query, found in chosen.items()}
     empty = [query for query, size in sizes.items() if not size]
-    return Mined(chosen, dict(sorted(dropped.items())), empty, [query for query, size in sizes.items() if 0 < size < config.n])
+    return Mined(chosen, dict(sorted(miner.dropped.items())), empty, [query for query, size in sizes.items() if 0 < size < config.n])
 
 
-def _bar(config: NegativesConfig, best: float | None) -> float:
-    """The highest score that a negative may have."""
+def bar_of(config: NegativesConfig, best: float | None) -> float:
+    """The highest score that a negative may have, by the margin and the score of the query's best positive."""
     if best is None or not np.isfinite(best):
         return float("inf")
     if config.absolute_margin is not None:
         return best - config.absolute_margin
     return best - config.relative_margin * abs(best) if config.relative_margin is not None else float("inf")
-
-
-def _candidates(
-    line: Sequence[tuple[str, float]],
-    known: Sequence[str],
-    keys: Mapping[str, bytes],
-    config: NegativesConfig,
-    bar: float,
-    dropped: Counter[str],
-) -> list[Negative]:
-    positive_ids = set(known)
-    positive_texts = {keys[item] for item in known if item in keys}
-    seen: set[bytes] = set()
-    kept = []
-    for rank, (item, score) in enumerate(line):
-        if not config.lo <= rank < config.hi:
-            dropped["outside the rank window"] += 1
-        elif item in positive_ids:
-            dropped["known positive by id"] += 1
-        elif item not in keys:
-            raise InputError(f"ranked passage {item!r} is not in the corpus; the ranking belongs to another corpus")
-        elif keys[item] in positive_texts:
-            dropped["known positive by text"] += 1
-        elif score > bar:
-            dropped["within the margin of the positive"] += 1
-        elif keys[item] in seen:
-            dropped["duplicate by text"] += 1
-        else:
-            seen.add(keys[item])
-            kept.append(Negative(item, score, rank))
-    return kept
-
-
-def _draw(candidates: list[Negative], n: int, seed: int, query: str, dropped: Counter[str]) -> list[Negative]:
-    if len(candidates) <= n:
-        return candidates
-    dropped["not drawn"] += len(candidates) - n
-    key = int.from_bytes(hashlib.blake2b(f"{seed}\0{query}".encode(), digest_size=16).digest(), "little")
-    rows = np.random.Generator(np.random.Philox(key=key)).permutation(len(candidates))[:n]
-    return [candidates[row] for row in sorted(rows)]

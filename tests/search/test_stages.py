@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tiny_retriever import TEMPLATE, passages, tokenizer
 
-from denseir_jax.core import artifacts
+from denseir_jax.core import artifacts, failpoints
 from denseir_jax.core.command import execute, run_command
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.examples import read_examples
@@ -22,6 +22,7 @@ from denseir_jax.pipeline.stages import encode, mine
 from denseir_jax.pipeline.stages.prepare import PrepareConfig
 from denseir_jax.pipeline.stages.prepare import stage as prepare_stage
 from denseir_jax.search.embeddings import Embeddings
+from denseir_jax.search.scann_index import ScannConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -109,7 +110,7 @@ def test_given_embeddings_are_used_and_checked(dataset: Path, run_folder: Path, 
 def test_scann_finds_what_exact_search_finds(dataset: Path, run_folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("scann")
     _, exact = mined(tmp_path / "exact", dataset, retriever=f"run:{run_folder}")
-    keys = {"retriever": f"run:{run_folder}", "index": "scann", "scann": mine.ScannConfig(min_points=16, recall=1.0)}
+    keys = {"retriever": f"run:{run_folder}", "index": "scann", "scann": ScannConfig(min_points=16, recall=1.0)}
     metrics, close = mined(tmp_path / "scann", dataset, **keys)
     assert metrics["index_kind"] == "scann" and metrics["index_recall"] == 1.0
     assert artifacts.read_json(tmp_path / "scann" / "manifest.json")["index"]["leaves"] >= 1
@@ -190,8 +191,8 @@ def test_a_kill_after_the_index_was_kept_gives_the_same_bytes(
         assert name == "mine_index"
         shutil.copytree(tmp_path / "whole", tmp_path / "killed", ignore=shutil.ignore_patterns(".lock"))
 
-    monkeypatch.setattr(mine.failpoints, "reach", lambda name: copy(name) if name == "mine_index" else None)
-    keys = {"retriever": f"run:{run_folder}", "index": "scann", "scann": mine.ScannConfig(min_points=16, recall=0.5)}
+    monkeypatch.setattr(failpoints, "reach", lambda name: copy(name) if name == "mine_index" else None)
+    keys = {"retriever": f"run:{run_folder}", "index": "scann", "scann": ScannConfig(min_points=16, recall=0.5)}
     mined(tmp_path / "whole", dataset, **keys)
     monkeypatch.undo()
     assert not (tmp_path / "killed" / mine.TRAINING_SET).exists()

@@ -18,6 +18,7 @@ from denseir_jax.core.command import Stage
 from denseir_jax.core.config import identity, located
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data import sources
+from denseir_jax.data.examples import TRAINING_SETS
 from denseir_jax.data.facts import output_of
 from denseir_jax.data.findings import Findings
 from denseir_jax.data.records import Dataset, Passage, Qrels
@@ -185,7 +186,7 @@ def _training_set_file(path: Path) -> Path:
         return path
     from denseir_jax.objectives.contrastive import EXAMPLES  # JAX comes with it, which nothing else here needs
 
-    return output_of(path, EXAMPLES, ("mine", "teach"))
+    return output_of(path, EXAMPLES, TRAINING_SETS)
 
 
 def _say_now(workdir: Path) -> None:

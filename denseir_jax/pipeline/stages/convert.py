@@ -11,7 +11,7 @@ from denseir_jax.core.command import Stage
 from denseir_jax.core.config import located
 from denseir_jax.core.errors import ConfigError
 from denseir_jax.data import conversion, jsonl, sources
-from denseir_jax.data.examples import TRAINING_SET, Example, read_examples
+from denseir_jax.data.examples import TRAINING_SET, TRAINING_SETS, Example, read_examples
 from denseir_jax.data.facts import output_of
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import Dataset
@@ -66,7 +66,7 @@ def _training(config: ConvertConfig, dataset: Dataset, bad: BadRows) -> tuple[di
     """The examples by split, and a teacher's scores where there are any."""
     if config.training_set:
         path = Path(config.training_set)
-        file = output_of(path, TRAINING_SET, ("mine", "teach")) if path.is_dir() else path
+        file = output_of(path, TRAINING_SET, TRAINING_SETS) if path.is_dir() else path
         beside = file.with_name(TEACHER_SCORES)
         scores = {
             (jsonl.id_of(row, ("query_id",)), jsonl.id_of(row, ("passage_id",))): float(row["score"])

@@ -11,7 +11,7 @@ from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage, execute
 from denseir_jax.core.config import located, operational
 from denseir_jax.core.errors import ConfigError, InputError
-from denseir_jax.data.examples import write_examples
+from denseir_jax.data.examples import TRAINING_SETS, write_examples
 from denseir_jax.data.facts import output_of
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.sources import read_dataset
@@ -67,7 +67,7 @@ def open_training_set(run: Run, config: FinetuneConfig) -> Path:
     if config.training_set == GIVEN:
         return write_given(run, config)
     if config.training_set:
-        return output_of(Path(config.training_set), EXAMPLES, ("mine", "teach"))
+        return output_of(Path(config.training_set), EXAMPLES, TRAINING_SETS)
     settings = dataclasses.replace(config.mine, dataset=config.dataset, split=config.split, seed=config.seed, on_bad_row=config.on_bad_row)
     with mesh.first_process_first():
         execute(mining.stage, settings, run.path / "negatives", process=0 if run.primary else 1)

@@ -16,7 +16,7 @@ from denseir_jax.core.command import Stage
 from denseir_jax.core.config import located, operational
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data import sources
-from denseir_jax.data.examples import Example, read_examples, write_examples
+from denseir_jax.data.examples import TRAINING_SETS, Example, read_examples, write_examples
 from denseir_jax.data.facts import output_of
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import Dataset
@@ -64,7 +64,7 @@ class TeachConfig:
 def run_teach(run: Run) -> Mapping[str, Any]:
     """Training set, teacher -> the same training set and scores by (query id, passage id), or vectors by id."""
     config: TeachConfig = run.config
-    examples = list(read_examples(output_of(Path(config.training_set), EXAMPLES, ("mine", "teach")), BadRows(config.on_bad_row)))
+    examples = list(read_examples(output_of(Path(config.training_set), EXAMPLES, TRAINING_SETS), BadRows(config.on_bad_row)))
     examples = [dataclasses.replace(example, negatives=_pools(example, config.pools)) for example in examples]
     dataset = sources.read_dataset(config.dataset, BadRows(config.on_bad_row))
     if is_reranker(config.teacher):

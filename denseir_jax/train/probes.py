@@ -134,6 +134,20 @@ class Probe:
         }
 
 
+def of_sets(probes: Mapping[str, Probe]) -> Callable[[Any], dict[str, float]] | None:
+    """One probe of several data sets: each measure as the mean over sets, by which the best is chosen, and as measure/set."""
+    if len(probes) < 2:
+        return next(iter(probes.values()), None)
+
+    def measures(params: Any) -> dict[str, float]:
+        found = {name: probe(params) for name, probe in probes.items()}
+        names = next(iter(found.values()))
+        mean = {measure: float(np.mean([one[measure] for one in found.values()])) for measure in names}
+        return mean | {f"{measure}/{name}": value for name, one in found.items() for measure, value in one.items()}
+
+    return measures
+
+
 def _compiled(embed: Embed) -> Embed:
     return jax.jit(embed, out_shardings=P())  # on every device, so that each process can read it
 

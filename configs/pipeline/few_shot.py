@@ -4,7 +4,7 @@
 
 The argument is a size (smoke, tiny, small, base), or `warm`: no pre-training, start from --config.init_from=hf:DIR or run:DIR.
 SIZE alone gives every share the same number of steps; SIZE+epochs the same number of passes over its queries (3). One curve
-starts pre-trained, one from random weights (not with `warm`, and not at base, where that learns nothing); beside them stand BM25
+starts pre-trained, one from random weights (at tiny and small); beside them stand BM25
 and the start without labels.
 The curve is DIR/few_shot/few_shot.png. The dataset needs the splits train, dev and test.
 """
@@ -68,7 +68,7 @@ def get_config(argument: str = "tiny"):
         FewShotConfig(title="Fine-tuning on a share of the training queries"),
         shares=(0.02, 1.0) if size == "smoke" else SHARES,
         pretrain=None if size == "warm" else pretrain,
-        scratch=None if size in ("warm", "base") else finetune,
+        scratch=None if size in ("smoke", "warm", "base") else finetune,
     )
     return card(recipe)
 

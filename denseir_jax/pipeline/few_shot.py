@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from denseir_jax.data.template import TextTemplate
 from denseir_jax.pipeline.chain import PipelineConfig
 from denseir_jax.pipeline.stages.evaluate import EvaluateConfig
 from denseir_jax.pipeline.stages.few_shot import FewShotConfig
@@ -52,7 +53,8 @@ def few_shot(
             tuned.append(f"{curve}=@{link}")
             evaluated.append(f"@evaluate_{link}")
     links["evaluate_bm25"] = EvaluateConfig(dataset="@dataset", retriever="bm25")
-    links["evaluate_start"] = EvaluateConfig(dataset="@dataset", retriever=start, template=prepare.template)
+    template = TextTemplate() if pretrain else prepare.template  # a run brings its own
+    links["evaluate_start"] = EvaluateConfig(dataset="@dataset", retriever=start, template=template)
     links["few_shot"] = dataclasses.replace(
         report,
         tuned=tuple(tuned),

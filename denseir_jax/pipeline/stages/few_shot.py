@@ -81,7 +81,7 @@ def run_few_shot(run: Run) -> Mapping[str, Any]:
     rows = levels | {model.label: model.evaluation for name in names for model in models if model.curve == name}
     made = tables.make_table(rows, config.measures, config.baseline, config.averaging)
     curves = {name: [_point(model, made) for model in models if model.curve == name] for name in names}
-    note = budget(models)
+    note = budget([(model.steps, model.epochs) for model in models])
     drawn = tables.main_measure(made)
     few_shot.draw(run.path / CURVE, drawn, curves, {name: made.row(name).cells[drawn] for name in levels}, config.title, note)
     artifacts.write_text(run.path / TABLE, f"{tables.as_text(made)}\n{note}\n")
@@ -123,9 +123,9 @@ def _point(model: _Model, made: tables.Table) -> Point:
     return Point(model.share, model.queries, model.steps, epochs, made.row(model.label).cells)
 
 
-def budget(models: Sequence[_Model]) -> str:
-    """What all models had alike, in a sentence: steps, or passes over their queries."""
-    steps, epochs = {model.steps for model in models}, {model.epochs for model in models}
+def budget(models: Sequence[tuple[int, float]]) -> str:
+    """What all models, given as (steps, epochs asked for), had alike, in a sentence: steps, or passes over their queries."""
+    steps, epochs = ({model[i] for model in models} for i in range(2))
     if len(epochs) == 1 and (asked := epochs.pop()):
         return f"The same number of epochs at every share, {asked:g}: {min(steps):,} to {max(steps):,} steps."
     if len(steps) == 1:

@@ -88,7 +88,7 @@ def test_a_mixed_run_that_was_killed_ends_in_the_same_parameters(beir, beir_toke
     assert manifest["sets"]["one"] == {"steps": 8, "share": pytest.approx(2 / 3), "epochs": pytest.approx(8 * 14 / 240), "queries": 240}
     assert manifest["sets"]["two"]["steps"] == 4 and manifest["sets"]["two"]["queries"] == 90
     assert {"source:one", "tokens:one", "training_set:one", "source:two"} == set(manifest["inputs"])
-    lines = [line for line in read(tmp_path / "run" / "events.jsonl") if line["kind"] == "train"]
+    lines = [line for line in read(tmp_path / "whole" / "events.jsonl") if line["kind"] == "train"]
     assert sum(line["steps/one"] * n for line, n in zip(lines, (5, 5, 2), strict=True)) == pytest.approx(8)
     both = [line for line in lines if 0 < line["steps/two"] < 1]
     by_set = [sum(line[f"steps/{name}"] * line[f"loss/{name}"] for name in ("one", "two")) for line in both]
@@ -161,7 +161,8 @@ def test_the_card_for_pairs_trains_on_arrays(beir, beir_tokens, one_device, tmp_
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = card("pairs", "smoke")
     where = {"dataset": f"tevatron:{tmp_path / 'pairs.jsonl'}", "tokens": str(beir_tokens)}
-    small = {"encoder": ENCODER, "optimizer": OptimizerConfig(lr=1e-2), "batch_size": 32, "steps": 40}
+    small = {"encoder": ENCODER, "embedder": EmbedderConfig(pooling="mean", normalize=True), "optimizer": OptimizerConfig(lr=1e-2)}
+    small |= {"objective": dataclasses.replace(config.objective, temperature=0.05), "batch_size": 32, "steps": 40}
     run = tmp_path / "run"
     execute(finetune, dataclasses.replace(config, **where, **small), run)
     assert "240 pairs" in capsys.readouterr().err

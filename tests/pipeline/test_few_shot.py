@@ -79,8 +79,9 @@ def test_what_is_alike_is_stated():
     assert budget([(2, 0.0), (20, 0.0)]) == "Shares differ in steps (2 to 20) as well as in queries."
 
 
-def test_curves_can_be_told_apart_without_colour(tmp_path):
-    """In grey, two curves with the same values still differ: by marker and dashes."""
+def test_curves_can_be_told_apart_without_colour(tmp_path, monkeypatch):
+    """All in black, two curves that change places give another picture: they differ by marker and dashes."""
+    monkeypatch.setattr(drawing, "_COLOURS", ("#000000",))
 
     def draw(order: tuple[str, ...], name: str) -> np.ndarray:
         def points(base: float) -> list[drawing.Point]:

@@ -14,8 +14,8 @@ from denseir_jax.core import artifacts
 from denseir_jax.evals.table import Cell
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
-_MARKERS, _DASHES = ("o", "s", "^", "D", "v"), ("-", "--", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (8, 2)))
-_LEVELS = ((":", "///"), ((0, (1, 3)), "\\\\\\"), ((0, (4, 4)), "..."))
+_MARKERS, _DASHES = ("o", "s", "^", "D", "v"), ("-", "--", (0, (12, 3)), (0, (6, 1, 1, 1, 1, 1)), (0, (8, 2)))
+_LEVELS = ((":", "///"), ("-.", "\\\\\\"), ((0, (1, 4)), "..."))
 _INK, _LEVEL = "#222222", "#555555"
 _APART = 1.05  # the second curve's points stand so much to the right, so that intervals do not cover one another
 

@@ -109,6 +109,7 @@ def test_sets_that_do_not_go_together_are_refused(beir, beir_tokens, tokens, oth
     for changes, message in (
         ({"datasets": {"one": one}, "dataset": "beir:x"}, "are given for each of datasets"),
         ({"datasets": {"a/b": one}}, "a data set may not be called 'a/b'"),
+        ({"datasets": {"one": one}, "objective": ContrastiveConfig(memory=8)}, "whose numbers are those of another set's corpus"),
         ({"size_power": -1.0}, "size_power=-1.0 must not be negative"),
         ({"query_share": 0.0}, "query_share=0.0 must be above 0"),
         ({"training_set": "pairs"}, "brings no negatives: it needs the contrastive objective with group_size=1"),

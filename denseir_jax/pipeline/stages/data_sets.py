@@ -45,6 +45,8 @@ def check(config: Any) -> None:
     bad = next((name for name in config.datasets if not name.isidentifier()), None)
     if bad is not None:
         raise ValueError(f"a data set may not be called {bad!r}; expected letters, digits and _")
+    if config.datasets and getattr(config.objective, "memory", 0):
+        raise ValueError("objective.memory keeps passages of earlier batches, whose numbers are those of another set's corpus; expected 0")
     if config.size_power < 0:
         raise ValueError(f"size_power={config.size_power} must not be negative")
 

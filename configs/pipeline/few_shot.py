@@ -4,8 +4,7 @@
 
 The argument is a size (smoke, tiny, small, base), or `warm`: no pre-training, start from --config.init_from=hf:DIR or run:DIR.
 SIZE alone gives every share the same number of steps; SIZE+epochs the same number of passes over its queries (3). One curve
-starts pre-trained, one from random weights (at tiny and small); beside them stand BM25
-and the start without labels.
+starts pre-trained, one from random weights (at tiny and small); beside them stand BM25 and the start without labels.
 The curve is DIR/few_shot/few_shot.png. The dataset needs the splits train, dev and test.
 """
 
@@ -62,7 +61,8 @@ def get_config(argument: str = "tiny"):
         cadence=Cadence(log=10, save=200, probe=0 if size == "smoke" else 200),
     )
     recipe = few_shot(
-        PrepareConfig(vocab_size=vocabulary, train_queries=True, template=TextTemplate(query_length=query, passage_length=passage)),
+        # The tokenizer sees no training query: a small share would know the words of the others by it.
+        PrepareConfig(vocab_size=vocabulary, template=TextTemplate(query_length=query, passage_length=passage)),
         MineConfig(depth=200, hi=200, n=30),
         finetune,
         FewShotConfig(title="Fine-tuning on a share of the training queries"),

@@ -34,7 +34,7 @@ def made_run(beir, tmp_path_factory, module_on_one_device):
     config = parse(PipelineConfig, module.get_config("smoke"))
     links = {name: dataclasses.replace(link, encoder=ENCODER) if hasattr(link, "encoder") else link for name, link in config.links.items()}
     template = TextTemplate(query_length=24, passage_length=32)
-    links["prepare"] = dataclasses.replace(links["prepare"], vocab_size=300, workers=1, template=template)
+    links["prepare"] = dataclasses.replace(links["prepare"], vocab_size=300, workers=1, train_queries=True, template=template)
     folder = tmp_path_factory.mktemp("few_shot") / "run"
     metrics = execute(pipeline, dataclasses.replace(config, dataset=f"beir:{beir}", links=links), folder)
     return folder, metrics

@@ -12,7 +12,11 @@ from denseir_jax.pipeline.chain import PipelineConfig
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 CARDS = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.py"))
-ARGUMENTS = {"pipeline/demo.py": ("scratch", "smoke", "warm"), "pipeline/two_stage.py": ("smoke", "tiny", "small", "base", "warm")}
+ARGUMENTS = {
+    "pipeline/demo.py": ("scratch", "smoke", "warm"),
+    "pipeline/few_shot.py": ("smoke", "tiny", "small", "base", "warm", "tiny+epochs"),
+    "pipeline/two_stage.py": ("smoke", "tiny", "small", "base", "warm"),
+}
 SIZES = ("smoke", "tiny", "small", "base")
 
 

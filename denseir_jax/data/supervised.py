@@ -251,12 +251,16 @@ class RowDataset:
         """
         return {row.example.query_id: row.answers for _, row in self._rows(split, _Texts()) if row.answers}
 
-    def _rows(self, split: str, texts: "_Texts") -> Iterator[tuple[int, Row]]:
-        """Rows in which every id has one text."""
+    def pairs(self, split: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """(query, ids of its positives) row by row, in constant memory; raises as `queries`."""
+        yield from ((row.example.query, row.example.positives) for _, row in self._rows(split, None))
+
+    def _rows(self, split: str, texts: "_Texts | None") -> Iterator[tuple[int, Row]]:
+        """Rows; with `texts`, those in which every id has one text."""
         need_split(split, self.splits, self.path)
         path = self._files[split]
         for line, row in self._layout.rows(path, self._bad):
-            fault = texts.fault(row)
+            fault = texts.fault(row) if texts else None
             if fault:
                 self._bad.bad(path, line, *fault)
             else:

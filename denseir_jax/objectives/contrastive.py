@@ -14,6 +14,7 @@ from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data.batches import RowSource
 from denseir_jax.data.group_cells import RANDOM
 from denseir_jax.data.lines import BadRows
+from denseir_jax.data.pairs import PAIRS, PairRows
 from denseir_jax.data.teacher_scores import Teacher
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokenizer import Tokenizer
@@ -187,9 +188,11 @@ class Contrastive:
         }
 
     def rows(self, store: TokenStore, groups: Path | None = None, tokenizer: Tokenizer | None = None) -> RowSource:
-        """Groups from a training set on disk (a folder that holds ``training_set.jsonl``, or the file)."""
+        """Groups from a training set on disk (a folder that holds ``training_set.jsonl``, the file, or a folder of pairs)."""
         if groups is None:
             raise InputError("the contrastive objective learns from judged queries: it needs a training set, not a corpus alone")
+        if (groups / PAIRS).is_file():
+            return PairRows(groups, store, self.context.seed)
         file = groups / EXAMPLES if groups.is_dir() else groups
         examples = read_training_set(file, store.row_of, BadRows("error"))
         c = self.config

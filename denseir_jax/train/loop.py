@@ -20,6 +20,7 @@ from denseir_jax.core.config import operational
 from denseir_jax.core.errors import ConfigError, InputError, Stopped
 from denseir_jax.core.events import Events, last_logged
 from denseir_jax.data.batches import RowSource
+from denseir_jax.data.set_turns import SetRows
 from denseir_jax.objectives.base import Objective, first_memory
 from denseir_jax.parallel import mesh as meshes
 from denseir_jax.parallel import sharding
@@ -210,6 +211,8 @@ class Loop:
         values = pairs.means({"loss": host["loss"], "grad_norm": host["grad_norm"]})
         if not all(np.isfinite(value) for value in values.values()):
             raise InputError(f"step {number}: loss {values['loss']}, gradient norm {values['grad_norm']}; {self._blame(number)}")
+        if isinstance(self.source, SetRows):
+            host = host | self.source.by_set(number - 1, host["loss"])
         window.sums = pairs.add(window.sums, host)
         window.steps += 1
 

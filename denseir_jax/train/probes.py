@@ -164,7 +164,7 @@ class RerankProbe:
         return {"RR@10": float(np.mean(np.where(ranks <= 10, 1 / ranks, 0))), "accuracy": float(np.mean(ranks == 1))}
 
 
-def make_probe(task: Task, objective: Objective, encoder: EncoderConfig) -> Callable[[Any], Mapping[str, float]]:
+def make_probe(task: Task, objective: Objective, encoder: EncoderConfig) -> Callable[[Any], dict[str, float]]:
     """The probe that fits an objective.
 
     Raises:
@@ -175,6 +175,20 @@ def make_probe(task: Task, objective: Objective, encoder: EncoderConfig) -> Call
     if isinstance(objective, Embeds):
         return Probe(task, objective, encoder)
     raise ConfigError("there is no probe for this objective; switch it off by --config.cadence.probe=0")
+
+
+def of_sets(probes: Mapping[str, Callable[[Any], dict[str, float]]]) -> Callable[[Any], dict[str, float]] | None:
+    """One probe of several data sets: each measure as the mean over sets, by which the best is chosen, and as measure/set."""
+    if len(probes) < 2:
+        return next(iter(probes.values()), None)
+
+    def measures(params: Any) -> dict[str, float]:
+        found = {name: probe(params) for name, probe in probes.items()}
+        names = next(iter(found.values()))
+        mean = {measure: float(np.mean([one[measure] for one in found.values()])) for measure in names}
+        return mean | {f"{measure}/{name}": value for name, one in found.items() for measure, value in one.items()}
+
+    return measures
 
 
 def _compiled(embed: Embed) -> Embed:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,20 +12,28 @@ from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage, execute
 from denseir_jax.core.config import located, operational
 from denseir_jax.core.errors import ConfigError, InputError
+from denseir_jax.data import sources
+from denseir_jax.data.batches import RowSource
 from denseir_jax.data.examples import TRAINING_SETS, write_examples
 from denseir_jax.data.facts import output_of
 from denseir_jax.data.lines import BadRows
+from denseir_jax.data.pairs import write_pairs
+from denseir_jax.data.query_share import write_rows_of, write_share
 from denseir_jax.data.sources import read_dataset
 from denseir_jax.data.supervised import GIVEN, Supervised
 from denseir_jax.data.teacher_scores import write_teacher_scores
-from denseir_jax.objectives.base import Objective
+from denseir_jax.data.tokens import TokenStore
 from denseir_jax.objectives.contrastive import EXAMPLES
 from denseir_jax.objectives.distill import SCORES
 from denseir_jax.parallel import mesh
+from denseir_jax.pipeline.stages import data_sets, training
 from denseir_jax.pipeline.stages import mine as mining
-from denseir_jax.pipeline.stages import training
+from denseir_jax.pipeline.stages.data_sets import SetConfig
 from denseir_jax.pipeline.stages.mine import MineConfig
-from denseir_jax.train import loop, probes
+from denseir_jax.train import probes
+
+PAIRS = "pairs"
+SHARE = "share"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,33 +42,104 @@ class FinetuneConfig(training.TrainingConfig):
 
     Attributes:
         dataset: source as format:path (corpus, queries, qrels). split: whose judgments train. training_set: a finished
-        mine or teach run, or "given": the dataset's own examples, else negatives are mined here as `mine` says (BM25 by default).
-        probe_split: judged queries for the probe, "" = passages' own halves.
+        mine or teach run, or "given": the dataset's own examples, or "pairs": its queries with their positives, kept as arrays
+        (tens of millions; no negatives), else negatives are mined here as `mine` says (BM25 by default).
+        datasets: several by name instead, every batch from one of them; the share of a set's steps goes with
+        weight x queries^size_power. query_share: of the training queries, which the seed chooses; those of a smaller share
+        are among those of a larger one. epochs: passes over the queries used, instead of `steps`; 0: as `steps` says.
+        probe_split: judged queries for the probe, "" = passages' own halves; of several sets, each is probed.
     """
 
     stage: str = "finetune"
     dataset: str = located("")
     split: str = "train"
     training_set: str | None = located(None)
+    datasets: dict[str, SetConfig] = dataclasses.field(default_factory=dict)
+    size_power: float = 0.0
+    query_share: float = 1.0
+    epochs: float = operational(0.0)
     mine: MineConfig = MineConfig()
     probe_split: str = operational("dev")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        data_sets.check(self)
+        if not 0 < self.query_share <= 1:
+            raise ValueError(f"query_share={self.query_share} must be above 0 and at most 1")
+        if self.epochs < 0:
+            raise ValueError(f"epochs={self.epochs} must not be negative")
+        if PAIRS in (self.training_set, *(found.training_set for found in self.datasets.values())):
+            if self.objective.name != "contrastive" or self.objective.group_size != 1:
+                raise ValueError("training_set=pairs brings no negatives: it needs the contrastive objective with group_size=1")
+            if self.query_share < 1:
+                raise ValueError("query_share goes with judged queries, not with training_set=pairs")
 
 
 def run_finetune(run: Run) -> Mapping[str, Any]:
     """Training set and tokens -> groups of one query and its passages -> objective -> parameters."""
     config: FinetuneConfig = run.config
-    if not config.dataset:
+    if not config.dataset and not config.datasets:
         raise ConfigError("config.dataset is empty; expected format:path, for example --config.dataset=beir:FOLDER")
-    parts = training.Parts.gather(run, config, config.dataset)
-    groups = open_training_set(run, config)
+    (first, one), *others = data_sets.alone(run).items()
+    parts = training.Parts.gather(one, one.config, one.config.dataset)
+    stores = {first: parts.store} | {name: training.open_tokens(own, own.config, own.config.dataset) for name, own in others}
+    data_sets.need_one_text(stores)
     objective = config.objective.build(parts.context)
-    source = objective.rows(parts.store, groups, parts.tokenizer)
-    probe = make_probe(config, parts, objective) if config.cadence.probe else None
+    rows, tasks = {}, {}
+    for name, own in ((first, one), *others):
+        rows[name] = open_rows(own, objective, stores[name], parts, name)
+        if config.cadence.probe:
+            tasks[name] = probe_task(own.config, stores[name], parts)
+    source = data_sets.mixed(config, rows)
+    if config.epochs:
+        config = run.config = dataclasses.replace(config, steps=math.ceil(config.epochs * source.n_items / config.batch_size))
+    probe = probes.of_sets({name: probes.make_probe(task, objective, parts.context.encoder) for name, task in tasks.items()})
+    facts = {"counts": source.counts, "epochs": config.epochs, **data_sets.facts(config, source, config.steps)}
+    return training.train_and_export(run, parts, objective, source, probe, facts)
+
+
+def open_rows(run: Run, objective: Any, store: TokenStore, parts: training.Parts, name: str) -> RowSource:
+    """The rows of one data set, and what is worth saying of them."""
+    config: FinetuneConfig = run.config
+    groups = open_pairs(run, config, store, parts) if config.training_set == PAIRS else shared(run, config, open_training_set(run, config))
+    source: RowSource = objective.rows(store, groups, parts.tokenizer)
+    of = f" of {name}" if name else ""
     if source.counts.get("short"):
         console.say(
-            f"finetune: {source.counts['short']:,} queries have too few negatives; {source.counts['filled']:,} random ones fill them"
+            f"finetune: {source.counts['short']:,} queries{of} have too few negatives; {source.counts['filled']:,} random ones fill them"
         )
-    return training.train_and_export(run, parts, objective, source, probe, {"counts": source.counts})
+    if source.n_items < config.batch_size:
+        console.say(
+            f"finetune: {source.n_items:,} queries{of} are fewer than the {config.batch_size:,} rows of a batch, which then holds some of"
+            " them repeatedly (never as each other's negatives)"
+        )
+    return source
+
+
+def open_pairs(run: Run, config: FinetuneConfig, store: TokenStore, parts: training.Parts) -> Path:
+    """The folder ``pairs/``, written by the first life of the run."""
+    folder = run.path / PAIRS
+    with mesh.first_process_first():
+        if run.primary and not folder.exists():  # it appears whole, and the run's inputs are known to be the same
+            bad = BadRows(config.on_bad_row)
+            counts = write_pairs(folder, read_dataset(config.dataset, bad), config.split, store, parts.tokenizer, bad)
+            told = {"skipped: " + reason: n for reason, n in bad.counts.items()} | counts
+            console.say("finetune: " + ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in told.items() if n))
+    return folder
+
+
+def shared(run: Run, config: FinetuneConfig, groups: Path) -> Path:
+    """The training set, or that of the share of its queries that is asked for, in ``share/`` with its teacher's scores."""
+    if config.query_share == 1:
+        return groups
+    target, scores = run.path / SHARE / EXAMPLES, groups.with_name(SCORES)
+    with mesh.first_process_first():
+        if run.primary:
+            among, kept, total = write_share(groups, target, config.query_share, config.seed)
+            if scores.is_file():
+                write_rows_of(scores, target.with_name(SCORES), among)
+            console.say(f"finetune: {kept:,} of {total:,} training queries (query_share {config.query_share:g})")
+    return target
 
 
 def open_training_set(run: Run, config: FinetuneConfig) -> Path:
@@ -100,23 +180,36 @@ def write_given(run: Run, config: FinetuneConfig) -> Path:
     return path
 
 
-def make_probe(config: FinetuneConfig, parts: training.Parts, objective: Objective) -> loop.Probe:
+def probe_task(config: FinetuneConfig, store: TokenStore, parts: training.Parts) -> probes.Task:
     """Judged queries of the probe split, or passages' own halves where it is empty."""
-    if config.probe_split:
-        dataset = read_dataset(config.dataset, BadRows(config.on_bad_row))
-        queries, qrels = dataset.queries(config.probe_split), dataset.qrels(config.probe_split)
-        task = probes.judged(parts.store, parts.tokenizer, queries, qrels, config.probe_size, config.seed)
-    else:
-        task = probes.halves(parts.store, config.probe_size, config.seed)
-    return probes.make_probe(task, objective, parts.context.encoder)
+    if not config.probe_split:
+        return probes.halves(store, config.probe_size, config.seed)
+    dataset = read_dataset(config.dataset, BadRows(config.on_bad_row))
+    queries, qrels = dataset.queries(config.probe_split), dataset.qrels(config.probe_split)
+    return probes.judged(store, parts.tokenizer, queries, qrels, config.probe_size, config.seed)
 
 
 def inputs(config: FinetuneConfig) -> Mapping[str, str | Path]:
-    """The dataset; prepare run, training set and warm start where they are named."""
-    found = training.tokens_inputs(config, config.dataset)
-    if config.training_set == GIVEN:  # the dataset is an input already; that its examples are used is one too
-        return {**found, "training_set": "sha256:" + artifacts.text_sha256(GIVEN)}
-    return {**found, "training_set": config.training_set} if config.training_set else found
+    """The dataset; prepare run, training set and warm start where they are named. Of several sets, as input:set."""
+    found = training.tokens_inputs(config, config.dataset) | _training_set(config.training_set)
+    for name, own in sorted(config.datasets.items()):
+        read = {"source": sources.identity(own.dataset)} if own.dataset else {}
+        read |= {"tokens": own.tokens} if own.tokens else {}
+        found |= {f"{key}:{name}": value for key, value in (read | _training_set(own.training_set)).items()}
+    return found
+
+
+def _training_set(named: str | None) -> dict[str, str | Path]:
+    if named in (GIVEN, PAIRS):  # the dataset is an input already; that its examples are used is one too
+        return {"training_set": "sha256:" + artifacts.text_sha256(named)}
+    return {"training_set": named} if named else {}
+
+
+def complete(run: Run) -> bool:
+    """Whether a finished run has the steps, or the epochs, that the config asks for."""
+    if run.config.epochs:
+        return bool(artifacts.read_json(run.path / artifacts.MANIFEST).get("epochs", 0) >= run.config.epochs)
+    return training.has_all_steps(run)
 
 
 stage = Stage(
@@ -127,5 +220,5 @@ stage = Stage(
     summary="Fine-tune a retriever on judged queries, with in-batch and hard negatives.",
     start=mesh.initialize,
     collective=True,
-    complete=training.has_all_steps,
+    complete=complete,
 )

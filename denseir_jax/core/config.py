@@ -36,6 +36,11 @@ def operational_group(factory: Callable[[], Any]) -> Any:
     return dataclasses.field(default_factory=factory, metadata={"operational": True})
 
 
+def later(default: Any) -> Any:
+    """A field that older runs do not have: part of a run's identity only where it differs from this, so that theirs still holds."""
+    return dataclasses.field(default=default, metadata={"later": True})
+
+
 def chosen_by_name(registry: Callable[[], Mapping[str, type]], default: Any = dataclasses.MISSING, key: str = "name") -> Any:
     """A field holding one (or a dict) of several dataclasses, told apart by their `key`; `registry` maps names to classes."""
     metadata = {"registry": registry, "key": key}
@@ -223,6 +228,8 @@ def _flat(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:
         if field.metadata.get("operational"):
             continue
         value = getattr(config, field.name)
+        if field.metadata.get("later") and value == field.default:
+            continue
         name = f"{prefix}{field.name}"
         if dataclasses.is_dataclass(value):
             yield from _flat(value, f"{name}.")

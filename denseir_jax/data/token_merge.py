@@ -106,14 +106,12 @@ def _tables(store: Path, documents: int, pieces: int) -> tuple[np.ndarray, np.nd
     )
 
 
-def describe(
-    offsets: Int[np.ndarray, " n_1"], piece_document: Int[np.ndarray, " m"], content: np.ndarray, passage_length: int
-) -> dict[str, Any]:
+def describe(offsets: Int[np.ndarray, " n_1"], piece_document: Int[np.ndarray, " m"], content: np.ndarray, reach: int) -> dict[str, Any]:
     """What the manifest tells about lengths and duplicates.
 
     Returns:
         ``length_histogram``: lower edges and documents; ``share_truncated``: share of the documents with more tokens than
-        fit into `passage_length` beside [CLS] and [SEP]; ``counts``: empty documents, documents whose tokens an earlier
+        `reach`, those that the encoder comes to; ``counts``: empty documents, documents whose tokens an earlier
         one has already, documents with fewer than two pieces.
     """
     lengths = np.diff(offsets)
@@ -121,7 +119,7 @@ def describe(
     per_document = np.bincount(piece_document, minlength=len(lengths))
     return {
         "length_histogram": {"from": list(HISTOGRAM), "documents": np.histogram(lengths, edges)[0].tolist()},
-        "share_truncated": float(np.mean(lengths > passage_length - 2)) if len(lengths) else 0.0,
+        "share_truncated": float(np.mean(lengths > reach)) if len(lengths) else 0.0,
         "counts": {
             "empty_documents": int(np.count_nonzero(lengths == 0)),
             "duplicate_documents": len(content) - len(np.unique(content)),

@@ -46,7 +46,8 @@ class Context:
     Attributes:
         encoder, embedder: the model. cls_id, sep_id, pad_id, mask_id, unk_id: tokens that are never masked or predicted.
         vocab_size: true size, without padding. query_length, passage_length: tokens of a row with [CLS] and [SEP].
-        seed: of masks and of the order of rows.
+        seed: of masks and of the order of rows. blocks: rows of a passage, of `passage_length` tokens each, where judged passages are
+        learnt from (MaxP).
     """
 
     encoder: EncoderConfig
@@ -60,6 +61,7 @@ class Context:
     passage_length: int
     seed: int
     unk_id: int | None = None
+    blocks: int = 1
 
     @property
     def special_ids(self) -> tuple[int, ...]:

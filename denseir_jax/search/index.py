@@ -186,14 +186,21 @@ def best_of(found: Sequence[tuple[np.ndarray, np.ndarray]], k: int) -> Found:
 
 
 def row_scorer(vectors: Embeddings, queries: Vectors, similarity: Similarity) -> Callable[[int, Int[np.ndarray, " k"]], np.ndarray]:
-    """A function of a query's number and row numbers: the true scores of these rows, computed on the host."""
+    """A function of a query's number and numbers of documents: their true scores (those of their best rows), computed on the host."""
     dense, words = query_side(lexical.dense_of(queries), similarity), _query_words(queries, vectors)
 
     def score(query: int, rows: Int[np.ndarray, " k"]) -> np.ndarray:
         found: np.ndarray = passage_side(vectors.take(rows), similarity) @ dense[query]
         return found if words is None else found + lexical.scores(words[query : query + 1], vectors.lexical_take(rows))[0]
 
-    return score
+    def best(query: int, documents: Int[np.ndarray, " k"]) -> np.ndarray:
+        if vectors.starts is None or not len(documents):
+            return score(query, documents)
+        rows = [np.arange(*vectors.starts[document : document + 2]) for document in documents.tolist()]
+        places = np.cumsum([0, *map(len, rows[:-1])])
+        return np.asarray(np.maximum.reduceat(score(query, np.concatenate(rows)), places))
+
+    return best
 
 
 def _power_of_two(n: int) -> int:

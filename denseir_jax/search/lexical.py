@@ -1,7 +1,7 @@
 """Vectors with a lexical part, in search: the score is the dot product of the dense vectors plus that of the sparse rows."""
 
 import numpy as np
-from jaxtyping import Float, Integer
+from jaxtyping import Float, Int, Integer
 from scipy.sparse import csr_array
 
 from denseir_jax.models.embedder import WordVectors
@@ -13,6 +13,13 @@ def dense_of(vectors: Vectors) -> Float[np.ndarray, "n d"]:
     """The dense vectors alone."""
     dense: np.ndarray = vectors.dense if isinstance(vectors, WordVectors) else vectors
     return dense
+
+
+def taken(vectors: Vectors, rows: Int[np.ndarray, " k"]) -> Float[np.ndarray, "k d"] | WordVectors:
+    """Some of the vectors, by number."""
+    if not isinstance(vectors, WordVectors):
+        return vectors[rows]
+    return WordVectors(vectors.dense[rows], vectors.words[rows], vectors.weights[rows], vectors.vocab_size)
 
 
 def rows_of(vectors: Vectors) -> csr_array | None:

@@ -60,7 +60,7 @@ class Retriever:
         return {
             "params_sha256": self.params_sha256,
             "tokenizer_sha256": self.tokenizer.sha256,
-            "template": dataclasses.asdict(self.template),
+            "template": self.template.facts,
             "embedder": embedder,
             "similarity": self.similarity,
         }
@@ -100,7 +100,7 @@ def save_retriever(
         hf.write_folder(folder, encoder, embedder, kept, tokenizer, template, euclidean=similarity == "l2")
         hashes[name] = _tower_sha256(_read_tower(folder, embedder.lexical))  # of what a reader gets, not of what was meant
     facts = {
-        "template": dataclasses.asdict(template),
+        "template": template.facts,
         "similarity": similarity,
         "towers": "tied" if tied else "untied",
         "params_sha256": _together(list(hashes.values()) if tied else [hashes[side] for side in _SIDES]),

@@ -50,21 +50,24 @@ def open_or_build(
 ) -> Index:
     """The index kept in `folder`, or a new one built from `vectors` and saved there. Small corpora get an `ExactIndex`.
 
+    It is over rows: `documents.by_document` makes one over documents of it.
+
     Builds are not deterministic, so an index is kept and used again, never rebuilt to reproduce something. A build that was
     interrupted goes on after its last whole shard.
 
     Args:
-        queries: what recall@k is measured on (a seeded sample of them).
+        queries: what recall@k is measured on (a seeded sample of them). k: documents; recall is measured at as many rows as they have.
     Raises:
         InputError: the folder holds an index of other vectors; ScaNN is not installed; a vector is NaN or Inf; vectors have
             a lexical part.
     """
     need_dense(vectors.lexical)
     if vectors.n < config.min_points:
-        note = f"{vectors.n:,} documents, fewer than min_points={config.min_points:,}"
+        note = f"{vectors.n:,} {'documents' if vectors.starts is None else 'blocks'}, fewer than min_points={config.min_points:,}"
         say(f"index: {note}: exact search instead of ScaNN")
         return ExactIndex(vectors, similarity, note=note)
     if not (folder / FACTS).exists():
+        k *= -(-vectors.n // len(vectors.ids))
         return _build_in(folder, vectors, similarity, dense_of(queries), k, config, seed)
     index = _load(folder)
     _need_same(folder, index.facts, vectors, similarity)

@@ -17,6 +17,7 @@ from denseir_jax.data.facts import output_of, read_facts
 from denseir_jax.data.records import Passage
 from denseir_jax.data.tokens import TokenStore
 from denseir_jax.search import embeddings
+from denseir_jax.search.embedding_files import read_record
 from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.encode import Tokens, for_tower
 from denseir_jax.search.retriever import Retriever
@@ -24,7 +25,7 @@ from denseir_jax.search.retriever import Retriever
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """The texts of one shard: their ids, a hash that identifies them, and their tokens, made only when asked for."""
+    """The texts of one shard: their ids, a hash that identifies them, and their tokens (as many as are read), made only when asked for."""
 
     ids: list[str]
     source: str
@@ -32,8 +33,8 @@ class Chunk:
 
 
 def chunks_of_passages(passages: Iterable[Passage], retriever: Retriever, size: int) -> Iterator[Chunk]:
-    """Chunks of `size` passages, read as they come, written as the retriever's template says."""
-    stream = iter(passages)
+    """Chunks of `size` vectors at most, of passages read as they come and written as the retriever's template says."""
+    stream, size = iter(passages), max(size // retriever.template.blocks, 1)
     while batch := list(itertools.islice(stream, size)):
         texts = [retriever.template.passage(passage) for passage in batch]
         digest = hashlib.sha256()
@@ -47,7 +48,7 @@ def chunks_of_passages(passages: Iterable[Passage], retriever: Retriever, size: 
 
 
 def chunks_of_store(store: TokenStore, retriever: Retriever, size: int) -> Iterator[Chunk]:
-    """Chunks of `size` documents of a token store.
+    """Chunks of `size` vectors at most, of documents of a token store.
 
     Raises:
         InputError: its tokens come from another tokenizer or text template than the retriever was trained with.
@@ -59,11 +60,11 @@ def chunks_of_store(store: TokenStore, retriever: Retriever, size: int) -> Itera
             f"{store.folder} writes a passage as {theirs!r}, the retriever as {ours!r}; prepare it again with the same template"
         )
     starts, lengths = np.asarray(store.offsets[:-1]), np.diff(store.offsets)
-    room = retriever.template.passage_length - 2
+    reach, size = retriever.template.reach, max(size // retriever.template.blocks, 1)
 
     def tokens(start: int, stop: int) -> Tokens:
-        kept = np.minimum(lengths[start:stop], room)
-        window = store.window(starts[start:stop], kept, room)
+        kept = np.minimum(lengths[start:stop], reach)
+        window = store.window(starts[start:stop], kept, reach)
         return [row[:length] for row, length in zip(window.ids, kept, strict=True)]
 
     for start in range(0, store.n_documents, size):
@@ -90,35 +91,39 @@ def encode_corpus(
     Args:
         total: passages in all, if known, for the progress line. dtype: float16 or float32, of the stored vectors.
     Returns:
-        ``n``, ``dimension``, ``shapes`` ([rows, length] compiled by this process), ``encoded`` (passages encoded now).
+        ``n`` (vectors), ``documents`` where they are read in blocks, ``dimension``, ``shapes`` ([rows, length] compiled by this
+        process), ``encoded`` (passages encoded now).
     Raises:
         InputError: a shard that is there was made by another model or from other texts, or a vector is not finite.
         Stopped: a signal came; finished shards are kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    model = {**retriever.model, "dtype": dtype}
-    encoder, params = for_tower(retriever.passage, retriever, retriever.template.passage_length, batch_tokens)
+    model, template = {**retriever.model, "dtype": dtype}, retriever.template
+    encoder, params = for_tower(retriever.passage, retriever, template.passage_length, batch_tokens)
+    several = template.blocks > 1
     ids: list[str] = []
     digest, encoded = hashlib.sha256(), 0
-    before = sum(embeddings.read_record(path)["rows"] for path in folder.glob("[0-9]*.json"))
+    before = sum(read_record(path)["rows"] for path in folder.glob("[0-9]*.json"))
     if before:
         console.say(f"encode: {before:,} vectors are already in {folder}")
-    with console.Meter("encode", total, "passages", before) as meter:
+    with console.Meter("encode", None if several else total, "blocks" if several else "passages", before) as meter:
         for number, chunk in enumerate(chunks):
             signals.check("finished shards are kept")
             ids += chunk.ids
             digest.update(chunk.source.encode())
             if embeddings.shard_finished(folder, number, model, chunk.source, len(chunk.ids)) or number % processes != process:
                 continue
-            vectors = encoder.encode(params, chunk.tokens(), meter)
-            embeddings.write_shard(folder, number, chunk.ids, vectors, dtype, model, chunk.source)
+            blocks, number_of = template.cut(chunk.tokens())
+            vectors = encoder.encode(params, blocks, meter)
+            embeddings.write_shard(folder, number, chunk.ids, vectors, dtype, model, chunk.source, number_of if several else None)
             encoded += len(chunk.ids)
     _meet(processes, "encoded")
     if process == 0:
         embeddings.finish(folder, ids, digest.hexdigest())
     _meet(processes, "finished")
     facts = read_facts(folder / embeddings.FACTS, n=int, dimension=int)
-    return {"n": facts["n"], "dimension": facts["dimension"], "shapes": sorted(map(list, encoder.shapes)), "encoded": encoded}
+    sizes: dict[str, Any] = {key: facts[key] for key in ("n", "documents", "dimension") if key in facts}
+    return {**sizes, "shapes": sorted(map(list, encoder.shapes)), "encoded": encoded}
 
 
 def open_encoded(run_folder: str | Path, name: str, retriever: Retriever) -> Embeddings:

@@ -162,5 +162,5 @@ def facts(table: Table, template: TextTemplate) -> dict[str, Any]:
     """Sizes and lengths, for the report."""
     found: dict[str, Any] = {"passages": len(table), "characters": lengths.summary(table.characters)}
     if len(table.tokens):
-        found["tokens"] = lengths.summary(table.tokens, template.passage_length)
+        found["tokens"] = lengths.summary(table.tokens, template.reach + 2)  # of the first block: [CLS] and [SEP]
     return found

@@ -57,20 +57,24 @@ def parameters(encoder: EncoderConfig) -> int:
     return tables + encoder.layers * layer
 
 
-def lines(plan: PlanConfig, encoder: EncoderConfig, passages: int, rows: int | None) -> list[Line]:
-    """The figures for a corpus of so many passages and so many queries to learn from (None: no queries are given)."""
-    d = plan.dimension or encoder.hidden
-    vectors, exact = passages * d * _BYTES[plan.dtype], passages * d * _FLOAT32
-    scann = exact + passages * d // 4 + math.isqrt(passages) * d * _FLOAT32
+def lines(plan: PlanConfig, encoder: EncoderConfig, n: int, rows: int | None, blocks: int = 1) -> list[Line]:
+    """The figures for a corpus of n vectors and so many queries to learn from (None: no queries are given).
+
+    Args:
+        blocks: rows of a passage in training.
+    """
+    d, what = plan.dimension or encoder.hidden, "passages" if blocks == 1 else "blocks"
+    vectors, exact = n * d * _BYTES[plan.dtype], n * d * _FLOAT32
+    scann = exact + n * d // 4 + math.isqrt(n) * d * _FLOAT32
     towers = "one encoder" if plan.tied else "two encoders"
     numbers = parameters(encoder) * (1 if plan.tied else 2)
     found = [
-        *(_steps(plan, rows) if rows is not None else ()),
+        *(_steps(plan, rows, blocks) if rows is not None else ()),
         Line("parameters", numbers, f"{numbers / 1e6:,.1f} M", f"{towers}: tables and layers", True),
         _memory("training state", numbers * 16, "16 bytes a parameter: weight, gradient, Adam's two moments; activations not counted"),
-        _memory("vectors on disk", vectors, f"passages x {d} x {_BYTES[plan.dtype]} bytes ({plan.dtype})"),
-        _memory("exact index", exact, f"passages x {d} x 4 bytes"),
-        _memory("ScaNN index", scann, "exact + passages x d / 4 (4 bits for two numbers) + leaves"),
+        _memory("vectors on disk", vectors, f"{what} x {d} x {_BYTES[plan.dtype]} bytes ({plan.dtype})"),
+        _memory("exact index", exact, f"{what} x {d} x 4 bytes"),
+        _memory("ScaNN index", scann, f"exact + {what} x d / 4 (4 bits for two numbers) + leaves"),
     ]
     if plan.rows_per_second:
         seconds = plan.steps * plan.batch_size / plan.rows_per_second
@@ -79,14 +83,16 @@ def lines(plan: PlanConfig, encoder: EncoderConfig, passages: int, rows: int | N
     return found
 
 
-def _steps(plan: PlanConfig, rows: int) -> list[Line]:
+def _steps(plan: PlanConfig, rows: int, blocks: int) -> list[Line]:
+    texts, each = plan.batch_size * (1 + plan.group_size * blocks), f"group_size={plan.group_size}"
+    each += f" x blocks={blocks}" if blocks > 1 else ""
     epoch, wanted = rows / plan.batch_size, plan.steps * plan.batch_size
     epochs = f"{wanted / rows:,.1f}" if rows else "no"
     return [
         Line("rows", rows, f"{rows:,}", "queries with a text and a positive that is in the corpus", True),
         Line("steps an epoch", epoch, f"{epoch:,.1f}", f"rows / batch_size={plan.batch_size}", True),
-        Line("texts a step", plan.batch_size * (1 + plan.group_size), f"{plan.batch_size * (1 + plan.group_size):,}",
-             f"batch_size x (1 + group_size={plan.group_size}); {plan.steps:,} steps are {epochs} epochs", True),
+        Line("texts a step", texts, f"{texts:,}",
+             f"batch_size x (1 + {each}); {plan.steps:,} steps are {epochs} epochs", True),
     ]  # fmt: skip
 
 

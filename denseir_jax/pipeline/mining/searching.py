@@ -13,6 +13,7 @@ from denseir_jax.pipeline.mining.config import MineConfig
 from denseir_jax.pipeline.stages.encode import VECTORS, given
 from denseir_jax.search import scann_index, scann_shards, shards
 from denseir_jax.search.bm25 import Bm25
+from denseir_jax.search.documents import by_document
 from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.encode import encode_queries
 from denseir_jax.search.index import ExactIndex, Index, row_scorer
@@ -86,6 +87,7 @@ class _Dense:
             folder = self._run.path / "index"
             index = scann_shards.open_or_build(folder, self._passages, similarity, vectors, config.depth, config.scann, config.seed)
             failpoints.reach("mine_index")
+        index = by_document(index, self._passages, similarity)
         self.facts = {**index.facts, "params_sha256": self._retriever.params_sha256}
         return index
 

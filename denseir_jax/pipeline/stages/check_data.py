@@ -80,7 +80,8 @@ def run_check(run: Run) -> Mapping[str, Any]:
     if dataset is not None:
         learnt, report["splits"] = _judged(config, findings, dataset, table, template, count, report)
     shape = dataclasses.replace(config.encoder, vocab_size=store.vocab_size) if store else config.encoder
-    figures = plan.lines(config.plan, shape, len(table), learnt.usable if learnt is not None else None)
+    vectors = int(template.blocks_in(table.tokens - 2).sum()) if len(table.tokens) else len(table) * template.blocks
+    figures = plan.lines(config.plan, shape, vectors, learnt.usable if learnt is not None else None, template.blocks)
     report |= {
         "findings": [dataclasses.asdict(found) for found in findings.all()],
         "estimates": [dataclasses.asdict(figure) for figure in figures],

@@ -31,7 +31,7 @@ class EncodeConfig:
     Attributes:
         retriever: run:DIR (a training run) or hf:DIR (a published model). corpus: source as format:path.
         tokens: a finished prepare run, instead of corpus. template: for hf:DIR, which does not say how texts are
-        written; a run brings its own. dtype: of the stored vectors. shard_rows: passages a shard, the unit of resuming
+        written; a run brings its own. dtype: of the stored vectors. shard_rows: vectors a shard at most, the unit of resuming
         and the window within which passages are sorted by length. batch_tokens: tokens computed at once
         on a device, about; 0 chooses by the kind of device.
     """

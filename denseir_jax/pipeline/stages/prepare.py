@@ -114,7 +114,7 @@ def _prepare(run: Run) -> Mapping[str, Any]:
     offsets, owner, content = (
         np.load(run.path / TOKENS / f"{name}.npy", mmap_mode="r") for name in ("offsets", "piece_document", "content")
     )
-    facts = describe(offsets, owner, content, config.template.passage_length)
+    facts = describe(offsets, owner, content, config.template.reach)
     counts.update(facts.pop("counts"), skipped_rows=bad.counts)
     facts["share_unknown"] = counts["unknown_tokens"] / max(counts["tokens"], 1)
     shares = {name: facts[name] for name in ("share_truncated", "share_unknown")}
@@ -123,7 +123,7 @@ def _prepare(run: Run) -> Mapping[str, Any]:
     run.finish(
         metrics,
         outputs=[*(f"{TOKENS}/{name}" for name in FILES), TOKENIZER],
-        template=dataclasses.asdict(config.template),
+        template=config.template.facts,
         tokenizer_sha256=tokenizer.sha256,
         special_ids=dataclasses.asdict(tokenizer.special_ids),
         vocab_size=tokenizer.vocab_size,

@@ -16,6 +16,7 @@ from denseir_jax.pipeline.stages.encode import VECTORS, EncodeConfig, given
 from denseir_jax.pipeline.stages.evaluate import EvaluateConfig
 from denseir_jax.search import shards
 from denseir_jax.search.bm25 import Bm25
+from denseir_jax.search.documents import by_document
 from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.encode import encode_queries
 from denseir_jax.search.index import ExactIndex, Index, row_scorer, to_ranking
@@ -103,11 +104,12 @@ class Dense:
         return to_ranking(list(queries), self.ids, scores, rows)
 
     def _open(self, queries: Vectors) -> Index:
+        similarity, settings = self._retriever.similarity, ScannConfig()
         if self._config.index == "exact":
-            return ExactIndex(self._vectors, self._retriever.similarity)
+            return by_document(ExactIndex(self._vectors, similarity), self._vectors, similarity)
         depth = min(self._config.depth, 100)
-        settings = ScannConfig()
-        return open_or_build(self._folder / INDEX, self._vectors, self._retriever.similarity, queries, depth, settings, self._config.seed)
+        index = open_or_build(self._folder / INDEX, self._vectors, similarity, queries, depth, settings, self._config.seed)
+        return by_document(index, self._vectors, similarity)
 
     def scorer(self, queries: Mapping[str, str], vectors: Vectors) -> Scorer:
         """True scores of any passages for these queries."""

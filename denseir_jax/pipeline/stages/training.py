@@ -101,7 +101,7 @@ def _say_how_prepared(run: Run, tokens: str) -> None:
 
     def settings(config: Any) -> dict[str, Any]:
         of_split = {"blocks": ("block_length", "short_share"), "spans": ("span_tokens", "span_minimum")}.get(config["split"], ())
-        lengths = {name: config["template"][name] for name in ("query_length", "passage_length")}
+        lengths = {name: config["template"].get(name, 1) for name in ("query_length", "passage_length", "blocks")}
         return {"split": config["split"], **{name: config[name] for name in of_split}, **lengths}
 
     made, wanted = settings(artifacts.read_json(Path(tokens) / artifacts.CONFIG)["config"]), settings(plain(run.config.prepare))
@@ -140,6 +140,7 @@ def context(config: TrainingConfig, store: TokenStore, tokenizer: Tokenizer, sta
         vocab_size=tokenizer.vocab_size,
         query_length=store.template.query_length,
         passage_length=store.template.passage_length,
+        blocks=store.template.blocks,
         seed=config.seed,
     )
 
@@ -181,6 +182,7 @@ def check_early(config: TrainingConfig) -> None:
             vocab_size=config.encoder.vocab_size,
             query_length=template.query_length,
             passage_length=template.passage_length,
+            blocks=template.blocks,
             seed=config.seed,
         )
         loop.check_rows(config.objective.build(guess), config.steps, config.batch_size)
@@ -209,7 +211,7 @@ def train_and_export(
     run: Run, parts: Parts, objective: Objective, source: RowSource, probe: loop.Probe | None, facts: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Run the loop, then write parameters, what the objective exports, and the manifest; `facts` join the manifest."""
-    meta = {"template": plain(parts.store.template), "tokenizer_sha256": parts.store.tokenizer_sha256}
+    meta = {"template": parts.store.template.facts, "tokenizer_sha256": parts.store.tokenizer_sha256}
     training = loop.Loop(run, objective, source, plan(run.config, best="RR@10"), probe, meta)
     if run.primary:
         parts.tokenizer.save(run.path / "tokenizer")

@@ -7,6 +7,9 @@ Hard negatives are BM25's unless --config.training_set names a finished mine run
 Four random negatives a query, as RocketQA's first step (Qu et al. 2021): --config.objective.sources=random --config.objective.group_size=5
 Several positives a query in one group: --config.objective.positives=all (or each) --config.objective.max_positives=4
 
+Long documents are cut after passage_length tokens (FirstP), or read in several blocks, the best of which counts (MaxP;
+configs/finetune/documents.py): --config.prepare.template.blocks=4 --config.prepare.template.passage_length=512
+
 From random weights in minutes, unit vectors, mean pooling and a temperature learn far faster; configs/pipeline/demo.py does so:
 --config.embedder.pooling=mean --config.objective.similarity=cosine --config.objective.temperature=0.05
 """

@@ -203,7 +203,8 @@ class GroupRows:
 
     def rows(self, stream: Int[np.ndarray, " k"]) -> dict[str, np.ndarray]:
         """Fields, all int32: ``query_ids`` [k, Lq], ``query_length`` [k], ``passage_ids`` [k, n, Lp], ``passage_length``
-        [k, n] (positives first), ``passage_row`` [k, n], the row of the first document with the same text,
+        [k, n] (positives first; [k, n, blocks, Lp] and [k, n, blocks] where the template has several blocks, length 0 where a
+        passage has no such one), ``passage_row`` [k, n], the row of the first document with the same text,
         ``known`` [k, P], the same of all known positives of the query, padded with -1, ``index`` [k], the stream index;
         with several positives ``positives`` [k], how many the group begins with; and with a teacher its own (`Teacher`)."""
         queries = self._items[self._order.items(stream)]
@@ -213,8 +214,8 @@ class GroupRows:
         return {
             "query_ids": self._query_ids[queries],
             "query_length": self._query_length[queries],
-            "passage_ids": passage_ids.reshape(*rows.shape, -1),
-            "passage_length": passage_length.reshape(rows.shape),
+            "passage_ids": passage_ids.reshape(*rows.shape, *passage_ids.shape[1:]),
+            "passage_length": passage_length.reshape(*rows.shape, *passage_length.shape[1:]),
             "passage_row": texts,
             "known": self.cells.known.padded(queries),
             "index": stream.astype(np.int32),
@@ -227,11 +228,16 @@ class GroupRows:
         return [self._names[item] for item in self._items[self._order.items(stream)].tolist()]
 
     def _tokens(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        room = self.template.passage_length - 2
-        lengths = np.minimum(self._lengths[rows], room)
-        ids = self.store.window(self.store.offsets[rows], lengths, room).ids
+        """ids [m, blocks, Lp] and lengths [m, blocks], without the axis of blocks where there is one."""
+        starts, lengths = self.template.windows(self._lengths[rows])
+        at, held = (self.store.offsets[rows][:, None] + starts).reshape(-1), np.maximum(lengths, 0).reshape(-1)
         special = self.store.special_ids
-        return frame(ids, lengths, special.cls, special.sep, special.pad)
+        ids, real = frame(self.store.window(at, held, self.template.room).ids, held, special.cls, special.sep, special.pad)
+        if self.template.blocks == 1:
+            return ids, real
+        none = lengths.reshape(-1) < 0
+        ids[none], real[none] = special.pad, 0
+        return ids.reshape(*lengths.shape, -1), real.reshape(lengths.shape)
 
 
 def _others(queries: np.ndarray, rows: np.ndarray, known: Ragged, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

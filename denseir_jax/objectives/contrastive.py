@@ -1,5 +1,6 @@
 """Contrastive fine-tuning: softmax NLL over the passages of all groups of the global batch (Karpukhin et al. 2020, section 3.2)."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -119,7 +120,7 @@ class ContrastiveConfig:
         """The objective for a model and its data.
 
         Raises:
-            ConfigError: cosine or l2 between vectors with a lexical part, l2 between vectors of length 1.
+            ConfigError: similarity and embedder do not go together, or a memory and passages of several blocks.
         """
         self.check(context)
         return Contrastive(context, self)
@@ -130,6 +131,8 @@ class ContrastiveConfig:
             raise ConfigError("objective.similarity=l2 goes with embedder.normalize=false: between vectors of length 1 it orders as cosine")
         if self.similarity != "dot" and context.embedder.lexical:
             raise ConfigError(f"embedder.lexical={context.embedder.lexical} goes with objective.similarity=dot: the two scores are added")
+        if self.memory and context.blocks > 1:
+            raise ConfigError(f"objective.memory={self.memory} keeps one vector a passage: it goes with template.blocks=1")
 
 
 class Compared(NamedTuple):
@@ -152,6 +155,7 @@ class Contrastive:
     """L = mean_i [ logsumexp_c(s_ic / t) - s_i,positive / t ]; candidates that answer query i by their id are masked.
 
     With several positives the others of a query's group are no negatives of it, see `ContrastiveConfig.positives`.
+    Where a passage has several blocks (`Context.blocks`), its score is that of its best one; only that one has a gradient.
     """
 
     context: Context
@@ -176,11 +180,12 @@ class Contrastive:
         """A query and its group, which begins with `positives` of them where there are several (else with one); `known` lists
         everything that answers the query, by the ids of `passage_row`."""
         n, several = self.config.group_size, self.config.several
+        group = (n,) if self.context.blocks == 1 else (n, self.context.blocks)
         return {
             "query_ids": Field((self.context.query_length,)),
             "query_length": Field(),
-            "passage_ids": Field((n, self.context.passage_length)),
-            "passage_length": Field((n,)),
+            "passage_ids": Field((*group, self.context.passage_length)),
+            "passage_length": Field(group),
             "passage_row": Field((n,)),
             "known": Field(("known",)),
             "index": Field(),
@@ -240,13 +245,17 @@ class Contrastive:
     def per_row(
         self, params: Params, rows: Batch, keys: Key[Array, " b"] | None, train: bool
     ) -> tuple[dict[str, jax.Array], dict[str, Pair]]:
-        """Vectors ``query`` [b, d] and ``passage`` [b, n, d], positives first; no sums."""
+        """Vectors ``query`` [b, d] and ``passage`` [b, n, d] or [b, n, blocks, d], positives first; no sums."""
         keys = keys if train else None
-        b, n, width = rows["passage_ids"].shape
+        b, *group, width = rows["passage_ids"].shape
+        n = math.prod(group)
         query = self._embed(params, "query", rows["query_ids"], rows["query_length"], side_keys(keys, 0))
         sides = None if keys is None else jax.vmap(jax.random.fold_in)(jnp.repeat(keys, n), jnp.tile(1 + jnp.arange(n), b))
-        passage = self._embed(params, "passage", rows["passage_ids"].reshape(b * n, width), rows["passage_length"].reshape(-1), sides)
-        return {"query": query, "passage": passage.reshape(b, n, -1)}, {}
+        ids, length = rows["passage_ids"].reshape(b * n, width), rows["passage_length"].reshape(-1)
+        if len(group) > 1:  # where there is no block, a row of one token stands for it
+            length = jnp.maximum(length, 1)
+        passage = self._embed(params, "passage", ids, length, sides)
+        return {"query": query, "passage": passage.reshape(b, *group, -1)}, {}
 
     def init_memory(self) -> Memory:
         """See `memory_queue.empty`."""
@@ -275,23 +284,24 @@ class Contrastive:
         if c.similarity == "l2":
             query, passage = l2_queries(query), l2_passages(passage)
             queue = None if queue is None else queue._replace(vectors=l2_passages(queue.vectors))
-        b, n, d = passage.shape
+        b, n, *block_d = passage.shape
+        blocks = (batch["passage_length"] > 0).sum(-1) if len(block_d) > 1 else None
         several = contrastive.Targets(batch["positives"], c.positives == "each") if c.several else None
         positive = jnp.arange(n) < (several.number[:, None] if several else jnp.ones((b, 1), jnp.int32))
         # A row's own positives count as known whether or not the data lists them.
         own_positives = jnp.where(positive, batch["passage_row"], -1)[:, : c.several or 1]
         known = jnp.concatenate([batch["known"], own_positives], axis=1)
-        blocked, own = contrastive.in_group(known, batch["passage_row"]), contrastive.own_scores(query, passage)
+        blocked, own = contrastive.in_group(known, batch["passage_row"]), contrastive.own_scores(query, passage, blocks)
         if c.in_batch:
-            ids, flat = batch["passage_row"].reshape(-1, 1), passage.reshape(b * n, d)
-            first = jnp.arange(b) * n
-            ranked = contrastive.in_batch_nll(query, flat, first, known, ids, c.temperature, targets=several, teacher=teacher, queue=queue)
+            ids, flat, first = batch["passage_row"].reshape(-1, 1), passage.reshape(b * n, *block_d), jnp.arange(b) * n
+            more = contrastive.SCORES, several, teacher, queue, blocks
+            ranked = contrastive.in_batch_nll(query, flat, first, known, ids, c.temperature, *more)
         else:
-            ranked = contrastive.own_group_nll(query, passage, blocked, c.temperature, several)
+            ranked = contrastive.own_group_nll(query, passage, blocked, c.temperature, several, blocks)
         keep = ~blocked | positive
         loss = ranked.nll.mean() if c.loss == "nll" else self._of_group(own / c.temperature, keep)
         if c.symmetric:
-            loss = (loss + contrastive.back_nll(query, passage, own_positives, known, c.temperature)) / 2
+            loss = (loss + contrastive.back_nll(query, passage, own_positives, known, c.temperature, blocks)) / 2
         counts = token_counts((batch["query_length"], self.context.query_length), (batch["passage_length"], self.context.passage_length))
         candidates = b * n if c.in_batch else n
         among = candidates if queue is None else candidates + memory_queue.filled(queue.ids)

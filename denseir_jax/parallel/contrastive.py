@@ -3,6 +3,8 @@
 Where a mesh is set, every device gathers all candidates once and scores its own rows against them; the backward pass is one
 reduce-scatter. The mean is over the global batch, so there is no factor of the number of devices to undo. Rows are scored
 some at a time, each against all candidates, so that memory grows with rows x dimensions, never with rows x candidates.
+
+A candidate may be several vectors, its blocks, of which the best one counts: s(q, c) = max_j q . c_j (MaxP).
 """
 
 from collections.abc import Callable
@@ -66,8 +68,8 @@ class Teacher(NamedTuple):
 
 
 def in_batch_nll(
-    queries: Float[Array, "b d"],
-    candidates: Float[Array, "c d"],
+    queries: Float[Array, "b *j d"],
+    candidates: Float[Array, "c *k d"],
     target: Int[Array, " b"],
     known: Int[Array, "b p"] | None = None,
     ids: Int[Array, "c _"] | None = None,
@@ -76,6 +78,8 @@ def in_batch_nll(
     targets: Targets | None = None,
     teacher: Teacher | None = None,
     queue: Queue | None = None,
+    blocks: Int[Array, "..."] | None = None,
+    query_blocks: Int[Array, " b"] | None = None,
 ) -> Ranked:
     """Score every query against every candidate: L_i = logsumexp_c(q_i . p_c / t) - q_i . p_target(i) / t.
 
@@ -88,18 +92,23 @@ def in_batch_nll(
         teacher: adds `kl` and `agreed`; its candidates are gathered as the student's are, and its scores held as few at a time.
         queue: further candidates, through which no gradient flows. A device scores its own rows against its own copy: they
             add nothing to what devices say to each other.
+        blocks: of each candidate [c, k, d], in any shape, how many of its k blocks are real, the first always; None: candidates are vectors.
+        query_blocks: the same of the queries.
     Returns:
         Float32 or wider, split by rows over the batch axes where a mesh is set.
     """
     if known is None or ids is None:
         known, ids = jnp.full((queries.shape[0], 1), -1), jnp.full((candidates.shape[0], 1), -1)
     taught = (None, None) if teacher is None else lax.stop_gradient(teacher[:2])
-    rows = queries, target, known, None if targets is None else targets.number, taught[0]
+    rows = queries, target, known, None if targets is None else targets.number, taught[0], query_blocks
+    if blocks is not None:  # they travel as one more column beside what is gathered anyway
+        ids = jnp.concatenate([ids, blocks.reshape(-1, 1)], axis=1)
     columns = candidates, ids, taught[1]
 
     def score(rows: tuple[Any, ...], columns: tuple[Any, ...], queue: Queue | None) -> Ranked:
-        (queries, target, known, count, asked), (candidates, ids, answers) = rows, columns
-        found = _dot("bd,cd->bc", queries, candidates) / temperature
+        (queries, target, known, count, asked, of_query), (candidates, ids, answers) = rows, columns
+        ids, real = (ids, None) if candidates.ndim == 2 else (ids[:, :-1], ids[:, -1])
+        found = _of_blocks(queries, candidates, of_query, real) / temperature
         if queue is not None:  # apart, so that the backward pass computes nothing for the queue
             earlier = _dot("bd,md->bm", queries, lax.stop_gradient(queue.vectors)) / temperature
             found = jnp.concatenate([found, jnp.where(queue.ids < 0, -jnp.inf, earlier)], axis=1)
@@ -123,13 +132,14 @@ def in_batch_nll(
 
 def own_group_nll(
     queries: Float[Array, "b d"],
-    groups: Float[Array, "b n d"],
+    groups: Float[Array, "b n *k d"],
     blocked: Bool[Array, "b n"],
     temperature: float = 1.0,
     targets: Targets | None = None,
+    blocks: Int[Array, "b n"] | None = None,
 ) -> Ranked:
     """As `in_batch_nll`, each query against its own group alone, whose first member is the target, or whose first ones are."""
-    scores = own_scores(queries, groups) / temperature
+    scores = own_scores(queries, groups, blocks) / temperature
     count = 1 if targets is None else targets.number[:, None]
     is_target = jnp.broadcast_to(jnp.arange(groups.shape[1]) < count, scores.shape)
     return _ranked(scores, is_target, blocked, None if targets is None else targets.apart)
@@ -137,10 +147,11 @@ def own_group_nll(
 
 def back_nll(
     queries: Float[Array, "b d"],
-    groups: Float[Array, "b n d"],
+    groups: Float[Array, "b n *k d"],
     positives: Int[Array, "b m"],
     known: Int[Array, "b p"],
     temperature: float = 1.0,
+    blocks: Int[Array, "b n"] | None = None,
 ) -> Float[Array, ""]:
     """The other way round: every positive must find its query among all. The mean over rows of the mean over a row's positives.
 
@@ -149,8 +160,9 @@ def back_nll(
             answers each query; a query is no negative of a passage among them.
     """
     b, m = positives.shape
-    first, own = groups[:, :m].reshape(b * m, -1), jnp.repeat(jnp.arange(b), m)
-    found = in_batch_nll(first, queries, own, positives.reshape(-1, 1), known, temperature)
+    first, own = groups[:, :m].reshape(b * m, *groups.shape[2:]), jnp.repeat(jnp.arange(b), m)
+    each = None if blocks is None else blocks[:, :m].reshape(-1)
+    found = in_batch_nll(first, queries, own, positives.reshape(-1, 1), known, temperature, query_blocks=each)
     real = positives >= 0
     return (jnp.where(real, found.nll.reshape(b, m), 0).sum(1) / real.sum(1)).mean()
 
@@ -160,9 +172,13 @@ def in_group(known: Int[Array, "b p"], ids: Int[Array, "b n"]) -> Bool[Array, "b
     return ((ids[:, :, None] == known[:, None, :]) & (known[:, None, :] >= 0)).any(-1)
 
 
-def own_scores(queries: Float[Array, "b d"], groups: Float[Array, "b n d"]) -> Float[Array, "b n"]:
-    """The dot products of each query with its own group, in float32 or wider."""
-    return _dot("bd,bnd->bn", queries, groups)
+def own_scores(
+    queries: Float[Array, "b d"], groups: Float[Array, "b n *k d"], blocks: Int[Array, "b n"] | None = None
+) -> Float[Array, "b n"]:
+    """The dot products of each query with its own group, in float32 or wider; of blocks [b, n, k, d] the best of the real ones."""
+    if blocks is None:
+        return _dot("bd,bnd->bn", queries, groups)
+    return _best(_dot("bd,bnkd->bnk", queries, groups), blocks)
 
 
 def matches(known: Int[Array, "b p"], ids: Int[Array, "c q"]) -> Bool[Array, "b c"]:
@@ -205,8 +221,9 @@ def mask_metrics(found: Ranked, candidates: int | Float[Array, ""]) -> dict[str,
 
 def _by_groups(score: Callable[..., Ranked], rows: tuple[Any, ...], columns: tuple[Any, ...], queue: Queue | None, scores: int) -> Ranked:
     """One device's rows, as many at a time as `scores` allow."""
-    n = rows[0].shape[0]
-    size = max(1, scores // (columns[0].shape[0] + (0 if queue is None else len(queue.ids))))
+    n, d = rows[0].shape[0], rows[0].shape[-1]
+    vectors = columns[0].size // d + (0 if queue is None else len(queue.ids))
+    size = max(1, scores // (vectors * (rows[0].size // (n * d))))
     if n <= size:
         return score(rows, columns, queue)
     groups = -(-n // size)
@@ -214,6 +231,22 @@ def _by_groups(score: Callable[..., Ranked], rows: tuple[Any, ...], columns: tup
     split = jax.tree.map(lambda x: x.reshape(groups, size, *x.shape[1:]), filled)
     found = lax.map(jax.checkpoint(lambda rows: score(rows, columns, queue)), split)
     return jax.tree.map(lambda x: x.reshape(-1)[:n], found)
+
+
+def _of_blocks(queries: Array, candidates: Array, query_blocks: Array | None, blocks: Array | None) -> Float[Array, "b c"]:
+    """Scores of queries [b, (j,) d] with candidates [c, (k,) d], the best of the real blocks on either side."""
+    found, d = _dot("bd,cd->bc", *(x.reshape(-1, x.shape[-1]) for x in (queries, candidates))), candidates.shape[-1]
+    if blocks is not None:
+        found = _best(found.reshape(queries.size // d, *candidates.shape[:-1]), blocks)
+    if query_blocks is not None:
+        found = _best(found.reshape(*queries.shape[:-1], -1).swapaxes(1, 2), query_blocks[:, None])
+    return found
+
+
+def _best(scores: Float[Array, "*s k"], blocks: Int[Array, "..."]) -> Float[Array, "..."]:
+    """The largest of the first `blocks` scores of each line, and of one at least."""
+    number = jnp.arange(scores.shape[-1])
+    return jnp.max(jnp.where((number < blocks[..., None]) | (number == 0), scores, -jnp.inf), axis=-1)
 
 
 def _dot(spec: str, a: Array, b: Array) -> Array:

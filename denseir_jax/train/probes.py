@@ -46,11 +46,12 @@ class Texts:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A small retrieval task: `relevant[i]` lists the rows of `passages` that answer query i."""
+    """A small retrieval task: `relevant[i]` lists the passages that answer query i, `starts` the first row of each, its first block."""
 
     queries: Texts
     passages: Texts
     relevant: tuple[np.ndarray, ...]
+    starts: Int[np.ndarray, " p"]
 
 
 def halves(store: TokenStore, size: int, seed: int) -> Task:
@@ -73,7 +74,7 @@ def halves(store: TokenStore, size: int, seed: int) -> Task:
     kept = [ids[: 2 * (length - 2)] for ids in texts]
     queries = Texts.pack([ids[: len(ids) // 2] for ids in kept], store.special_ids, length)
     passages = Texts.pack([ids[len(ids) // 2 :] for ids in kept], store.special_ids, length)
-    return Task(queries, passages, tuple(np.asarray([i]) for i in range(len(kept))))
+    return Task(queries, passages, tuple(np.asarray([i]) for i in range(len(kept))), np.arange(len(kept)))
 
 
 def judged(
@@ -94,10 +95,12 @@ def judged(
     rows += others[: max(4 * size - len(rows), 0)]
     place = {row: i for i, row in enumerate(rows)}
     encoded = tokenizer.encode_batch([store.template.query(queries[q]) for q in chosen])
+    blocks, number_of = store.template.cut([store.document(row)[0] for row in rows])
     return Task(
         Texts.pack([e.ids for e in encoded], store.special_ids, store.template.query_length),
-        Texts.pack([store.document(row)[0] for row in rows], store.special_ids, store.template.passage_length),
+        Texts.pack(blocks, store.special_ids, store.template.passage_length),
         tuple(np.asarray([place[row] for row in found]) for found in answers),
+        np.cumsum(number_of) - number_of,
     )
 
 
@@ -121,7 +124,7 @@ class Probe:
     def __call__(self, params: Any) -> dict[str, float]:
         queries = _encode(self._query, params, self._task.queries)
         passages = _encode(self._passage, params, self._task.passages)
-        ranks = best_ranks(queries @ passages.T, self._task.relevant)
+        ranks = best_ranks(np.maximum.reduceat(queries @ passages.T, self._task.starts, axis=1), self._task.relevant)
         found = ranks <= 10
         mean, spread = cosine_spread(passages)
         cls_mean, cls_spread = cosine_spread(_encode(self._cls, params, self._task.passages))

@@ -92,7 +92,7 @@ def in_batch_nll(
         teacher: adds `kl` and `agreed`; its candidates are gathered as the student's are, and its scores held as few at a time.
         queue: further candidates, through which no gradient flows. A device scores its own rows against its own copy: they
             add nothing to what devices say to each other.
-        blocks: of each candidate [c, k, d], in any shape, how many of its k blocks are real, the first always; None: candidates are vectors.
+        blocks: of each candidate [c, k, d], in any shape, how many of its k blocks are real, the first always; None: they are vectors.
         query_blocks: the same of the queries.
     Returns:
         Float32 or wider, split by rows over the batch axes where a mesh is set.

@@ -31,8 +31,10 @@ def need_vectors(teacher: Retriever) -> None:
     """See that a teacher's scores are dot products of vectors that can be kept.
 
     Raises:
-        InputError: they have a lexical part.
+        InputError: they have a lexical part, or several are of one passage.
     """
+    if teacher.template.blocks > 1:
+        raise InputError("the teacher reads passages in several blocks, of which write=vectors keeps one vector; expected write=scores")
     if teacher.lexical:
         raise InputError("the teacher's vectors have a lexical part, which write=vectors does not keep; expected write=scores")
 

@@ -17,7 +17,7 @@ from denseir_jax.data.tokens import TokenStore
 from denseir_jax.models.embedder import WordVectors
 from denseir_jax.pipeline.stages.prepare import PrepareConfig
 from denseir_jax.pipeline.stages.prepare import stage as prepare
-from denseir_jax.search import documents, embeddings, scann_index, shards
+from denseir_jax.search import documents, embeddings, scann_index, shards, teacher_vectors
 from denseir_jax.search.documents import DocumentIndex, by_document
 from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.encode import BatchEncoder
@@ -223,3 +223,8 @@ def test_one_block_writes_what_was_always_written(retriever: Retriever, tmp_path
     assert set(facts) == {"n", "model", "dimension", "source_sha256", "ids_sha256", "shards"}
     assert set(record) == {"model", "source", "rows", "dimension", "sha256"} and "blocks" not in record["model"]["template"]
     assert Embeddings.open(tmp_path).starts is None
+
+
+def test_vectors_of_a_teacher_that_reads_blocks_are_refused(retriever: Retriever) -> None:
+    with pytest.raises(InputError, match="in several blocks, of which write=vectors keeps one vector; expected write=scores"):
+        teacher_vectors.need_vectors(retriever)

@@ -61,8 +61,10 @@ class CrossEncoderConfig:
         """The objective for a model and its data.
 
         Raises:
-            ConfigError: pairs do not fit the encoder.
+            ConfigError: pairs do not fit the encoder, or passages are in several blocks.
         """
+        if context.blocks > 1:
+            raise ConfigError(f"template.blocks={context.blocks}: a cross-encoder reads a passage as one text; expected template.blocks=1")
         model = CrossEncoder(context.encoder, context.sep_id, context.pad_id, self.outputs)
         template = TextTemplate(query_length=context.query_length, passage_length=context.passage_length)
         try:

@@ -87,7 +87,7 @@ class Reranker:
         return {
             "params_sha256": self.sha256,
             "tokenizer_sha256": self.tokenizer.sha256,
-            "template": dataclasses.asdict(self.template),
+            "template": self.template.facts,
             "pair_length": self.pair_length,
         }
 
@@ -170,7 +170,7 @@ def save_reranker(
     word[rows:] = 0
     kept["encoder"] = {**kept["encoder"], "embeddings": {**kept["encoder"]["embeddings"], "word": word}}
     sha256 = _sha256(kept)
-    facts = {"template": dataclasses.asdict(template), "pair_length": pair_length, "params_sha256": sha256}
+    facts = {"template": template.facts, "pair_length": pair_length, "params_sha256": sha256}
     hf_pairs.write_cross_encoder(run_folder / FOLDER, model.encoder, kept, tokenizer, pair_length, facts)
     return sha256
 

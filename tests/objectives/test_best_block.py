@@ -15,6 +15,7 @@ from tiny_model import LENGTH, QUERY, context, params_of, quick, run, same_in_pa
 from denseir_jax.core.errors import ConfigError
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.objectives.contrastive import ContrastiveConfig
+from denseir_jax.objectives.cross_encoder import CrossEncoderConfig
 from denseir_jax.objectives.distill import DistillConfig
 from denseir_jax.parallel import contrastive
 
@@ -199,7 +200,9 @@ def sum_of(objective: Any, params: Any, batch: Any) -> jax.Array:
     return loss
 
 
-def test_a_memory_of_passages_is_refused() -> None:
+def test_what_knows_no_blocks_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"blocks=3: a cross-encoder reads a passage as one text; expected template\.blocks=1"):
+        CrossEncoderConfig(group_size=N).build(SMALL)
     with pytest.raises(ConfigError, match=r"memory=8 keeps one vector a passage: it goes with template\.blocks=1"):
         ContrastiveConfig(group_size=N, memory=8).build(SMALL)
 

@@ -1,11 +1,11 @@
 """Long documents as a user gets them: fine-tune on their best blocks, encode, evaluate, mine, and let a teacher score what was mined."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import write_beir
 from test_lexical_retriever import command
 
 from denseir_jax.core import artifacts
@@ -24,10 +24,10 @@ def texts(beir: Path, name: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of `write_beir` with what tells documents apart behind their first block, and every tenth short."""
+def long(beir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder `beir` with what tells documents apart behind their first block, and every tenth short."""
     folder = tmp_path_factory.mktemp("long") / "beir"
-    write_beir(folder)
+    shutil.copytree(beir, folder)
     rows = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
     for i, row in enumerate(rows):
         row["text"] = row["text"] if i % 10 == 0 else f"{FILLER} {row['text']}"

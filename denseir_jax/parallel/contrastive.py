@@ -109,10 +109,8 @@ def in_batch_nll(
         (queries, target, known, count, asked, of_query), (candidates, ids, answers) = rows, columns
         ids, real = (ids, None) if candidates.ndim == 2 else (ids[:, :-1], ids[:, -1])
         found = _of_blocks(queries, candidates, of_query, real) / temperature
-        if queue is not None:  # apart, so that the backward pass computes nothing for the queue
-            earlier = _dot("bd,md->bm", queries, lax.stop_gradient(queue.vectors)) / temperature
-            found = jnp.concatenate([found, jnp.where(queue.ids < 0, -jnp.inf, earlier)], axis=1)
-            ids = jnp.concatenate([ids, jnp.broadcast_to(queue.ids[:, None], (len(queue.ids), ids.shape[1]))])
+        if queue is not None:
+            found, ids = _and_queue(found, ids, queries, queue, temperature)
         away = jnp.arange(found.shape[1]) - target[:, None]
         # Rows that only fill the last group have a count of 0: they too have a target, so that their gradient is finite.
         is_target = (away == 0) if count is None else (away >= 0) & (away < jnp.maximum(count, 1)[:, None])
@@ -231,6 +229,13 @@ def _by_groups(score: Callable[..., Ranked], rows: tuple[Any, ...], columns: tup
     split = jax.tree.map(lambda x: x.reshape(groups, size, *x.shape[1:]), filled)
     found = lax.map(jax.checkpoint(lambda rows: score(rows, columns, queue)), split)
     return jax.tree.map(lambda x: x.reshape(-1)[:n], found)
+
+
+def _and_queue(found: Array, ids: Array, queries: Array, queue: Queue, temperature: float) -> tuple[Array, Array]:
+    """Scores and ids of the queue beside those of the batch: apart, so that the backward pass computes nothing for the queue."""
+    earlier = _dot("bd,md->bm", queries, lax.stop_gradient(queue.vectors)) / temperature
+    found = jnp.concatenate([found, jnp.where(queue.ids < 0, -jnp.inf, earlier)], axis=1)
+    return found, jnp.concatenate([ids, jnp.broadcast_to(queue.ids[:, None], (len(queue.ids), ids.shape[1]))])
 
 
 def _of_blocks(queries: Array, candidates: Array, query_blocks: Array | None, blocks: Array | None) -> Float[Array, "b c"]:

@@ -7,7 +7,6 @@ The train step calls ``per_row`` on the whole batch or on parts of it (vectors c
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -20,9 +19,8 @@ from denseir_jax.data.batches import RowSource
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
-from denseir_jax.models.embedder import Embedder, EmbedderConfig
+from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.models.shape import EncoderConfig
-from denseir_jax.search.retriever import save_retriever
 
 Params = dict[str, Any]
 Batch = Mapping[str, jax.Array]
@@ -201,56 +199,6 @@ class ScoresPairs(Objective, Protocol):
     ) -> Float[Array, " b"]:
         """The score of each pair; larger is more relevant."""
         ...
-
-
-def export_retriever(
-    context: Context, folder: Path, towers: Mapping[str, Params], similarity: Similarity, tokenizer: Tokenizer, template: TextTemplate
-) -> Exported:
-    """What an `Embeds` exports: ``encoder/``, or a folder a side. ``retriever_sha256`` is what encode and evaluate call params_sha256."""
-    sha256 = save_retriever(folder, towers, context.encoder, context.embedder, tokenizer, template, similarity)
-    return Exported({"retriever_sha256": sha256}, tuple(sorted(found.name for found in folder.glob("encoder*") if found.is_dir())))
-
-
-@dataclass(frozen=True)
-class OneTower:
-    """What objectives with one encoder for both sides share."""
-
-    context: Context
-
-    @cached_property
-    def embedder(self) -> Embedder:
-        """Pools, projects and normalises."""
-        return Embedder(self.context.encoder, self.context.embedder)
-
-    @property
-    def similarity(self) -> Similarity:
-        """Cosine where the vectors are normalised."""
-        return "cosine" if self.context.embedder.normalize else "dot"
-
-    @property
-    def least_rows(self) -> int:
-        """Rows are learnt from one by one."""
-        return 1
-
-    def derived(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-    def towers(self, params: Params) -> dict[str, Params]:
-        """What vectors are made with; other heads and decoders stay behind."""
-        return {"encoder": {name: params[name] for name in self.embedder.parts}}
-
-    def export(self, folder: Path, params: Params, tokenizer: Tokenizer, template: TextTemplate) -> Exported:
-        """The retriever."""
-        return export_retriever(self.context, folder, self.towers(params), self.similarity, tokenizer, template)
-
-    def embed_query(self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"]) -> Float[Array, "b d"]:
-        """Vectors of queries."""
-        return self.embedder.embed(params, ids, length)
-
-    def embed_passage(self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"]) -> Float[Array, "b d"]:
-        """Vectors of passages."""
-        return self.embedder.embed(params, ids, length)
 
 
 def token_counts(*texts: tuple[jax.Array, int]) -> dict[str, Pair]:

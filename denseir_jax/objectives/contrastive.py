@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data.batches import RowSource
@@ -17,29 +17,26 @@ from denseir_jax.data.group_cells import RANDOM
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.pairs import PAIRS, PairRows
 from denseir_jax.data.teacher_scores import Teacher
-from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
 from denseir_jax.data.training_set import GroupRows, TrainingSet, read_training_set
-from denseir_jax.models.dense import l2_passages, l2_queries, unit
-from denseir_jax.models.embedder import Embedder
+from denseir_jax.models.dense import l2_passages, l2_queries
 from denseir_jax.objectives import group_losses, memory_queue
 from denseir_jax.objectives.base import (
     Batch,
     Context,
-    Exported,
     Field,
     Memory,
     Objective,
     Pair,
     Params,
     Similarity,
-    export_retriever,
     side_keys,
     token_counts,
 )
 from denseir_jax.objectives.losses import mean
 from denseir_jax.objectives.registry import register
+from denseir_jax.objectives.towers import Towers
 from denseir_jax.parallel import contrastive
 
 EXAMPLES = "training_set.jsonl"  # in the folder of a training set
@@ -151,25 +148,14 @@ class Compared(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Contrastive:
+class Contrastive(Towers):
     """L = mean_i [ logsumexp_c(s_ic / t) - s_i,positive / t ]; candidates that answer query i by their id are masked.
 
     With several positives the others of a query's group are no negatives of it, see `ContrastiveConfig.positives`.
     Where a passage has several blocks (`Context.blocks`), its score is that of its best one; only that one has a gradient.
     """
 
-    context: Context
     config: ContrastiveConfig
-
-    @cached_property
-    def embedder(self) -> Embedder:
-        """Pools, projects and normalises; one configuration for both towers."""
-        return Embedder(self.context.encoder, self.context.embedder)
-
-    @property
-    def similarity(self) -> Similarity:
-        """As configured; vectors that the embedder normalises already are compared by cosine either way."""
-        return "cosine" if self.context.embedder.normalize else self.config.similarity
 
     @property
     def least_rows(self) -> int:
@@ -210,38 +196,6 @@ class Contrastive:
         """What goes with the training set in `file`: nothing here."""
         return None
 
-    def init(self, key: Key[Array, ""]) -> Params:
-        """One tower, or ``{"query": tower, "passage": tower}``, which start equal."""
-        if self.config.tied:
-            return self.embedder.init(key)
-        return {"query": self.embedder.init(key), "passage": self.embedder.init(key)}
-
-    def derived(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
-        """Nothing: both towers of an untied model find the encoder that they start from by themselves."""
-        return {}
-
-    def towers(self, params: Params) -> dict[str, Params]:
-        """The parameters by tower."""
-        return {"encoder": params} if self.config.tied else {side: params[side] for side in ("query", "passage")}
-
-    def export(self, folder: Path, params: Params, tokenizer: Tokenizer, template: TextTemplate) -> Exported:
-        """The retriever."""
-        return export_retriever(self.context, folder, self.towers(params), self.similarity, tokenizer, template)
-
-    def embed_query(self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"]) -> Float[Array, "b d"]:
-        """Vectors of queries, of length 1 for cosine."""
-        return self._embed(params, "query", ids, length, None)
-
-    def embed_passage(self, params: Params, ids: Int[Array, "b l"], length: Int[Array, " b"]) -> Float[Array, "b d"]:
-        """Vectors of passages, of length 1 for cosine."""
-        return self._embed(params, "passage", ids, length, None)
-
-    def _embed(
-        self, params: Params, side: str, ids: Int[Array, "b l"], length: Int[Array, " b"], keys: Key[Array, " b"] | None
-    ) -> Float[Array, "b d"]:
-        vectors = self.embedder.embed(params if self.config.tied else params[side], ids, length, keys)
-        return unit(vectors) if self.config.similarity == "cosine" else vectors
-
     def per_row(
         self, params: Params, rows: Batch, keys: Key[Array, " b"] | None, train: bool
     ) -> tuple[dict[str, jax.Array], dict[str, Pair]]:
@@ -249,12 +203,12 @@ class Contrastive:
         keys = keys if train else None
         b, *group, width = rows["passage_ids"].shape
         n = math.prod(group)
-        query = self._embed(params, "query", rows["query_ids"], rows["query_length"], side_keys(keys, 0))
+        query = self.embed(params, "query", rows["query_ids"], rows["query_length"], side_keys(keys, 0))
         sides = None if keys is None else jax.vmap(jax.random.fold_in)(jnp.repeat(keys, n), jnp.tile(1 + jnp.arange(n), b))
         ids, length = rows["passage_ids"].reshape(b * n, width), rows["passage_length"].reshape(-1)
         if len(group) > 1:  # where there is no block, a row of one token stands for it
             length = jnp.maximum(length, 1)
-        passage = self._embed(params, "passage", ids, length, sides)
+        passage = self.embed(params, "passage", ids, length, sides)
         return {"query": query, "passage": passage.reshape(b, *group, -1)}, {}
 
     def init_memory(self) -> Memory:

@@ -14,8 +14,9 @@ from denseir_jax.data.batches import RowSource
 from denseir_jax.data.ict import IctRows
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
-from denseir_jax.objectives.base import Batch, Context, Field, Objective, OneTower, Pair, Params, side_keys, token_counts
+from denseir_jax.objectives.base import Batch, Context, Field, Objective, Pair, Params, side_keys, token_counts
 from denseir_jax.objectives.registry import register
+from denseir_jax.objectives.towers import OneTower
 from denseir_jax.parallel import contrastive
 
 

@@ -17,9 +17,10 @@ from denseir_jax.data.tokens import TokenStore
 from denseir_jax.models import bert, heads
 from denseir_jax.models.bert import Hidden
 from denseir_jax.objectives import masking
-from denseir_jax.objectives.base import Batch, Field, OneTower, Pair, Params, token_counts
+from denseir_jax.objectives.base import Batch, Field, Pair, Params, token_counts
 from denseir_jax.objectives.losses import TokenLosses, chunked_cross_entropy, mean
 from denseir_jax.objectives.masking import Chosen, MaskConfig, Masked, Text
+from denseir_jax.objectives.towers import OneTower
 
 
 @dataclass(frozen=True)

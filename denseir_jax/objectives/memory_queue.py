@@ -16,8 +16,8 @@ from jaxtyping import Array, Float, Int
 
 from denseir_jax.models.dense import unit
 from denseir_jax.objectives.base import Batch, Memory, Pair
-from denseir_jax.parallel.contrastive import Queue, enqueue
 from denseir_jax.parallel.mesh import on_own_rows
+from denseir_jax.parallel.queue import Queue, enqueue
 
 
 def empty(places: int, width: int) -> Memory:

@@ -8,6 +8,7 @@ A candidate may be several vectors, its blocks, of which the best one counts: s(
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,17 +17,11 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
-from denseir_jax.parallel.mesh import BATCH_AXES, row_shards, whole_on_devices
+from denseir_jax.parallel.mesh import BATCH_AXES, row_shards
+from denseir_jax.parallel.queue import Queue
 
 Pair = tuple[jax.Array, jax.Array]  # (sum, count)
 SCORES = 1 << 21  # held at a time by a device: 8 MiB in float32
-
-
-class Queue(NamedTuple):
-    """Candidates of earlier batches, whole on every device. An id below 0 is an empty place, which is no candidate at all."""
-
-    vectors: Float[Array, "m d"]
-    ids: Int[Array, " m"]
 
 
 class Ranked(NamedTuple):
@@ -105,18 +100,8 @@ def in_batch_nll(
         ids = jnp.concatenate([ids, blocks.reshape(-1, 1)], axis=1)
     columns = candidates, ids, taught[1]
 
-    def score(rows: tuple[Any, ...], columns: tuple[Any, ...], queue: Queue | None) -> Ranked:
-        (queries, target, known, count, asked, of_query), (candidates, ids, answers) = rows, columns
-        ids, real = (ids, None) if candidates.ndim == 2 else (ids[:, :-1], ids[:, -1])
-        found = _of_blocks(queries, candidates, of_query, real) / temperature
-        if queue is not None:
-            found, ids = _and_queue(found, ids, queries, queue, temperature)
-        away = jnp.arange(found.shape[1]) - target[:, None]
-        # Rows that only fill the last group have a count of 0: they too have a target, so that their gradient is finite.
-        is_target = (away == 0) if count is None else (away >= 0) & (away < jnp.maximum(count, 1)[:, None])
-        theirs = None if teacher is None else _dot("be,ce->bc", asked, answers) / teacher.temperature
-        return _ranked(found, is_target, matches(known, ids), None if targets is None else targets.apart, theirs)
-
+    apart, divisor = None if targets is None else targets.apart, None if teacher is None else teacher.temperature
+    score = partial(_score, temperature=temperature, apart=apart, teacher_temperature=divisor)
     at_once = scores if teacher is None else scores // 2
     if row_shards(queries.shape[0]) == 1 or row_shards(candidates.shape[0]) == 1:
         return _by_groups(score, rows, columns, queue, at_once)
@@ -191,17 +176,6 @@ def matches(known: Int[Array, "b p"], ids: Int[Array, "c q"]) -> Bool[Array, "b 
     return lax.fori_loop(0, known.shape[1] * ids.shape[1], one, nothing)
 
 
-def enqueue(queue: Queue, vectors: Float[Array, "c d"], ids: Int[Array, " c"]) -> Queue:
-    """The queue after these candidates have entered it in their order; the oldest leave at the front.
-
-    Of more candidates than places the last stay. Where a mesh is set, every device gathers the vectors once, c x d numbers,
-    however long the queue is.
-    """
-    places = len(queue.ids)
-    new = whole_on_devices(lax.stop_gradient(vectors)), whole_on_devices(ids)
-    return Queue(*(jnp.concatenate([old, late.astype(old.dtype)])[-places:] for old, late in zip(queue, new, strict=True)))
-
-
 def rank_metrics(found: Ranked) -> dict[str, Pair]:
     """``accuracy`` (the target is first) and ``reciprocal_rank`` among all candidates."""
     rank = found.rank.astype(found.nll.dtype)
@@ -215,6 +189,27 @@ def mask_metrics(found: Ranked, candidates: int | Float[Array, ""]) -> dict[str,
     left_out = found.masked.sum(dtype=jnp.float32)
     cells = jnp.float32(rows * candidates) - found.targets.sum(dtype=jnp.float32)
     return {"masked_candidates": (left_out, cells), "negatives": (cells - left_out, jnp.float32(rows))}
+
+
+def _score(
+    rows: tuple[Any, ...],
+    columns: tuple[Any, ...],
+    queue: Queue | None,
+    temperature: float,
+    apart: bool | None,
+    teacher_temperature: float | None,
+) -> Ranked:
+    """Some rows against all candidates; what is in `rows` and `columns`, `in_batch_nll` says."""
+    (queries, target, known, count, asked, of_query), (candidates, ids, answers) = rows, columns
+    ids, real = (ids, None) if candidates.ndim == 2 else (ids[:, :-1], ids[:, -1])
+    found = _of_blocks(queries, candidates, of_query, real) / temperature
+    if queue is not None:
+        found, ids = _and_queue(found, ids, queries, queue, temperature)
+    away = jnp.arange(found.shape[1]) - target[:, None]
+    # Rows that only fill the last group have a count of 0: they too have a target, so that their gradient is finite.
+    is_target = (away == 0) if count is None else (away >= 0) & (away < jnp.maximum(count, 1)[:, None])
+    theirs = None if teacher_temperature is None else _dot("be,ce->bc", asked, answers) / teacher_temperature
+    return _ranked(found, is_target, matches(known, ids), apart, theirs)
 
 
 def _by_groups(score: Callable[..., Ranked], rows: tuple[Any, ...], columns: tuple[Any, ...], queue: Queue | None, scores: int) -> Ranked:

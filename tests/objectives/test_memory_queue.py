@@ -19,6 +19,7 @@ from denseir_jax.objectives.mixture import MixtureConfig
 from denseir_jax.parallel import contrastive
 from denseir_jax.parallel import mesh as meshes
 from denseir_jax.parallel.mesh import MeshConfig
+from denseir_jax.parallel.queue import Queue, enqueue
 
 STEPS, TEXTS = 5, 25
 CONFIGS = {
@@ -163,10 +164,10 @@ def test_the_queue_is_the_same_on_any_mesh(shape: tuple[int, int, int], places: 
     vectors, ids = (np.concatenate(arrays)[-places:] for arrays in zip(*batches, strict=True))
     mesh = meshes.make(MeshConfig(*shape), jax.devices())
     with jax.set_mesh(mesh):
-        queue = contrastive.Queue(jnp.zeros((places, 4)), jnp.full(places, -1))
-        enqueue = quick(contrastive.enqueue)
+        queue = Queue(jnp.zeros((places, 4)), jnp.full(places, -1))
+        enter = quick(enqueue)
         for batch in batches:
-            queue = enqueue(queue, *jax.device_put(batch, meshes.batch_sharding(mesh)))
+            queue = enter(queue, *jax.device_put(batch, meshes.batch_sharding(mesh)))
     assert queue.vectors.sharding.is_fully_replicated
     assert np.array_equal(queue.vectors, vectors) and np.array_equal(queue.ids, ids)
 
@@ -177,7 +178,7 @@ def test_a_long_queue_is_never_scored_at_once() -> None:
     shapes = [jax.ShapeDtypeStruct((n, width), jnp.float32) for n in (rows, rows, places)]
 
     def loss(q: jax.Array, c: jax.Array, stored: jax.Array) -> jax.Array:
-        own, queue = jnp.arange(rows), contrastive.Queue(stored, jnp.arange(places))
+        own, queue = jnp.arange(rows), Queue(stored, jnp.arange(places))
         return contrastive.in_batch_nll(q, c, own, own[:, None], own[:, None], queue=queue).nll.mean()
 
     memory = jax.jit(jax.value_and_grad(loss, (0, 1))).lower(*shapes).compile().memory_analysis()

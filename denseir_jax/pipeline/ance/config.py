@@ -17,10 +17,10 @@ class RefreshConfig:
     """One round of the inferencer: encode, search, mine. The defaults are ANCE's for passages.
 
     Attributes:
-        depth: passages retrieved a query. n: negatives kept of them. take: a seeded draw of n, another each round, or the first n by rank. query_parts: round k
-        mines every query_parts-th query, from the (k - 1)-th on; the others keep the negatives that they had.
-        index: "exact" gives the same sets everywhere, "scann" is faster on a large corpus. shard_rows: passages encoded at a
-        time, the unit of resuming. dev_split: judged queries on which every round measures its checkpoint; "" = none.
+        depth: passages retrieved a query. n: negatives kept of them. take: a seeded draw of n, another each round, or the first n
+        by rank. query_parts: round k mines every query_parts-th query, from the (k - 1)-th on; the others keep the negatives that
+        they had. index: "exact" gives the same sets everywhere, "scann" is faster on a large corpus. shard_rows: passages encoded
+        at a time, the unit of resuming. dev_split: judged queries on which every round measures its checkpoint; "" = none.
     """
 
     depth: int = 200

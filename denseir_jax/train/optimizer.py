@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from denseir_jax.core.config import later
 from denseir_jax.parallel.sharding import path_name
 
 
@@ -23,7 +24,7 @@ class OptimizerConfig:
         parameters that is exported instead of them, 0 = off.
     """
 
-    name: Literal["adamw", "lamb"] = "adamw"
+    name: Literal["adamw", "lamb"] = later("adamw")
     lr: float = 1e-4
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     warmup: float = 0.1

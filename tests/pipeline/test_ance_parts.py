@@ -24,10 +24,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from denseir_jax.core import artifacts, signals
+from denseir_jax.core.command import execute
 from denseir_jax.core.config import parse
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data.examples import TRAINING_SET, Example, read_examples, write_examples
 from denseir_jax.data.lines import BadRows
+from denseir_jax.data.template import TextTemplate
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.objectives.contrastive import ContrastiveConfig
@@ -39,6 +41,8 @@ from denseir_jax.pipeline.ance.partner import Partner, shares
 from denseir_jax.pipeline.ance.refresh import Refresher
 from denseir_jax.pipeline.ance.rows import RefreshedRows
 from denseir_jax.pipeline.ance.sets import FACTS, SetFacts, SetLog, Sets, Taken
+from denseir_jax.pipeline.stages.prepare import PrepareConfig
+from denseir_jax.pipeline.stages.prepare import stage as prepare
 from denseir_jax.search.encode import encode_queries, for_tower
 from denseir_jax.search.retriever import assembled
 from denseir_jax.search.scann_index import ScannConfig
@@ -260,6 +264,10 @@ def test_what_cannot_be_is_refused(changes, message):
 
 @pytest.fixture(scope="module")
 def one_round(beir, beir_tokens, tmp_path_factory, module_on_one_device):
+    return before_a_round(beir, beir_tokens, tmp_path_factory)
+
+
+def before_a_round(beir, tokens, tmp_path_factory):
     """A run folder with set 0, a checkpoint of random parameters at step 3, and what its refresher needs."""
     data = tmp_path_factory.mktemp("data") / "beir"
     shutil.copytree(beir, data)
@@ -267,7 +275,7 @@ def one_round(beir, beir_tokens, tmp_path_factory, module_on_one_device):
         stream.writelines(f"q{n}\tp{(n + 7) % 60}\t1\n" for n in range(240))
     texts = {row["_id"]: row["text"] for row in map(json.loads, (data / "queries.jsonl").read_text().splitlines())}
     encoder = dataclasses.replace(ENCODER, hidden=16, max_length=32)
-    ours = config(dataset=f"beir:{data}", tokens=str(beir_tokens), encoder=encoder, embedder=EmbedderConfig(pooling="mean"), steps=9)
+    ours = config(dataset=f"beir:{data}", tokens=str(tokens), encoder=encoder, embedder=EmbedderConfig(pooling="mean"), steps=9)
     folder = tmp_path_factory.mktemp("run")
     with Sets(folder / "sets").publish(0) as made:
         examples = [Example(f"q{n}", texts[f"q{n}"], (f"p{n % 60}",), {"bm25": (f"p{(n + 1) % 60}",)}) for n in range(240)]
@@ -326,6 +334,18 @@ def test_n_at_random_of_the_depth_best_and_another_n_each_round(one_round):
     ranks = [all_.index(name) for few, all_ in zip(some, best, strict=True) for name in few]
     assert 12 < np.mean(ranks) < 16, "uniform over 28 or so"
     assert some == [e.negatives["ance"] for e in mined(one_round, n=8, depth=30, query_parts=1)[1]], "the same every time"
+
+
+def test_documents_of_several_blocks_are_mined_once_each(beir, tmp_path_factory, one_device):
+    """MaxP: the index holds blocks, a set documents."""
+    template = TextTemplate(query_length=24, passage_length=12, blocks=3)
+    tokens = tmp_path_factory.mktemp("blocks") / "tokens"
+    execute(prepare, PrepareConfig(corpus=f"beir:{beir}", vocab_size=300, train_queries=True, workers=1, template=template), tokens)
+    facts, found = mined(before_a_round(beir, tokens, tmp_path_factory), n=40, depth=60, query_parts=1)
+    assert facts.mined == 240
+    for n, example in enumerate(found):
+        names = example.negatives["ance"]
+        assert len(set(names)) == len(names) == 40 and not {f"p{n % 60}", f"p{(n + 7) % 60}"} & set(names)
 
 
 def test_scann_finds_nearly_the_same(one_round):

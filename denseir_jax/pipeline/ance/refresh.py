@@ -25,6 +25,7 @@ from denseir_jax.pipeline.mining.writing import MINED, write_mined
 from denseir_jax.pipeline.stages import training
 from denseir_jax.pipeline.stages.encode import VECTORS
 from denseir_jax.search import negatives, scann_shards, shards
+from denseir_jax.search.documents import by_document
 from denseir_jax.search.encode import encode_queries
 from denseir_jax.search.index import ExactIndex, Index
 from denseir_jax.search.negatives import Mined
@@ -115,18 +116,19 @@ class Refresher:
         return list(read_examples(self.sets.path(number - 1) / TRAINING_SET, BadRows("error"), self._store.row_of))
 
     def _index(self, retriever: Retriever, earlier: Sequence[Example]) -> tuple[Index, Sequence[str]]:
-        """The corpus by this retriever, and the ids of its rows."""
+        """The corpus by this retriever, and the ids of its documents."""
         refresh, folder = self.config.refresh, self.folder / VECTORS
         chunks = shards.chunks_of_store(self._store, retriever, refresh.shard_rows)
         shards.encode_corpus(folder, retriever, chunks, self._store.n_documents, "float16", refresh.batch_tokens)
         failpoints.reach("ance_encoded")
         vectors = shards.open_for(folder, retriever)
         if refresh.index == "exact":
-            return ExactIndex(vectors, retriever.similarity), vectors.ids
+            return by_document(ExactIndex(vectors, retriever.similarity), vectors, retriever.similarity), vectors.ids
         sample = {example.query_id: example.query for example in earlier[: refresh.scann.sample]}
         encoded, built = encode_queries(retriever, sample, refresh.batch_tokens), self.folder / "index"
         settings = refresh.depth, refresh.scann, self.config.seed
-        return scann_shards.open_or_build(built, vectors, retriever.similarity, encoded, *settings), vectors.ids
+        index = scann_shards.open_or_build(built, vectors, retriever.similarity, encoded, *settings)
+        return by_document(index, vectors, retriever.similarity), vectors.ids
 
     def _search(self, retriever: Retriever, index: Index, ids: Sequence[str], queries: Mapping[str, str], depth: int) -> Rankings:
         return Rankings(list(queries), ids, *index.search(encode_queries(retriever, queries, self.config.refresh.batch_tokens), depth))

@@ -36,7 +36,7 @@ class Stage:
         complete: whether a finished folder needs no more work (training with more steps does).
         collective: whether several processes work on it together; else one does and the others find it done.
         workdir: where to write if no --workdir is given; None: it must be given. show: what to print of a finished
-        folder, above the last line.
+        folder, above the last line. place: (config, --workdir) -> the run folder, where one workdir holds several.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Stage:
     collective: bool = False
     workdir: Callable[[Any], Path] | None = None
     show: Callable[[Path], None] = lambda workdir: None
+    place: Callable[[Any, Path], Path] = lambda settings, workdir: workdir
 
 
 def execute(stage: Stage, settings: Any, workdir: Path, overwrite: bool = False, process: int = 0) -> Mapping[str, Any]:
@@ -79,18 +80,27 @@ def main(stage: Stage, *others: Stage) -> NoReturn:
 def run_command(stage: Stage, argv: Sequence[str], *others: Stage) -> int:
     """As `main`, returning the exit code."""
     signals.listen()
+    return exit_code(lambda: _run(stage, argv, others))
+
+
+def _run(stage: Stage, argv: Sequence[str], others: Sequence[Stage]) -> None:
+    launched = stage.name
+    options, stage = _parse_command_line(stage, argv, others)
+    if options is None:
+        return
+    settings: Any = config.parse(stage.config, options.config)
+    if getattr(settings, "stage", stage.name) != stage.name:
+        raise ConfigError(f"config.stage={settings.stage!r} is not what launch/{launched}.py runs")
+    signals.check("nothing was begun")
+    workdir = Path(options.workdir) if options.workdir or stage.workdir is None else stage.workdir(settings)
+    metrics = execute(stage, settings, stage.place(settings, workdir), options.overwrite, stage.start())
+    _print_result(stage, workdir, metrics)
+
+
+def exit_code(work: Callable[[], None]) -> int:
+    """Do the work; whatever way it ends becomes an exit code, and one line on standard error where it did not succeed."""
     try:
-        launched = stage.name
-        options, stage = _parse_command_line(stage, argv, others)
-        if options is None:
-            return EXIT_DONE
-        settings: Any = config.parse(stage.config, options.config)
-        if getattr(settings, "stage", stage.name) != stage.name:
-            raise ConfigError(f"config.stage={settings.stage!r} is not what launch/{launched}.py runs")
-        signals.check("nothing was begun")
-        workdir = Path(options.workdir) if options.workdir or stage.workdir is None else stage.workdir(settings)
-        metrics = execute(stage, settings, workdir, options.overwrite, stage.start())
-        _print_result(stage, workdir, metrics)
+        work()
     except InputError as error:
         console.say(f"error: {error}")
         return EXIT_BAD_INPUT

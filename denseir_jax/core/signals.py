@@ -28,6 +28,11 @@ def received() -> bool:
     return bool(_received)
 
 
+def ask() -> None:
+    """As if a signal had come: for a stage that has its own reason to save and stop."""
+    _received.append(signal.SIGTERM)
+
+
 def check(saved: str = "finished parts are kept") -> None:
     """Raise Stopped if a stop was asked for. Call it where stopping loses nothing; `saved` says what is kept."""
     if _received:

@@ -33,6 +33,19 @@ class RowSource(Protocol):
         ...
 
 
+@runtime_checkable
+class ChangingRows(RowSource, Protocol):
+    """Rows that change while training goes on. They are asked in between how long they stay as they are; every process asks."""
+
+    def settle(self, step: int) -> int:
+        """Fix the rows of the steps from `step` (0-based) on; returns the first step at which this must be asked again."""
+        ...
+
+    def facts(self, step: int) -> dict[str, float]:
+        """For the log line after `step` steps; ``pace`` among them is what the learning rate was multiplied by."""
+        ...
+
+
 def frame(
     ids: Int[np.ndarray, "k w"], lengths: Int[np.ndarray, " k"], cls_id: int, sep_id: int, pad_id: int
 ) -> tuple[Int[np.ndarray, "k w+2"], Int[np.ndarray, " k"]]:

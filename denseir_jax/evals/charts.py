@@ -1,4 +1,4 @@
-"""Pictures for the report: inline SVG by matplotlib, coloured by the page's own CSS so that light, dark and print all read.
+"""Pictures: for the report, inline SVG by matplotlib, coloured by the page's own CSS so that light, dark and print all read.
 
 Lines differ by dashes and by a legend, not by colour alone.
 """
@@ -15,12 +15,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from denseir_jax.core import events
+from denseir_jax.core import artifacts, events
 from denseir_jax.evals.table import Table
 
 _INK, _FAINT = "#010203", "#010204"  # stand-ins, replaced by CSS colours in the text of the SVG
 _LINES = ("#010205", "#010206", "#010207", "#010208", "#010209", "#01020a")
 _CSS = {_INK: "currentColor", _FAINT: "var(--faint)", **{c: f"var(--line-{i})" for i, c in enumerate(_LINES)}}
+_ON_WHITE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito's, for all eyes
 _DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 2)))
 _POINTS = 300  # a curve is averaged down to so many
 
@@ -75,15 +76,28 @@ def _curve(name: str, lines: Sequence[Mapping[str, Any]]) -> Curve:
 
 def line_svg(chart: Chart) -> str:
     """A chart as an SVG element."""
-    figure, axes = _frame(5.6, 3.0)
+    return _svg(_lines(chart, _INK, _FAINT, _LINES), f"{chart.title}: {chart.y_label} by {chart.x_label}")
+
+
+def line_png(chart: Chart, path: Path) -> None:
+    """A chart as a file of its own, on white; whole or not at all."""
+    figure = _lines(chart, "#1a1a1a", "#d9d9d9", _ON_WHITE)
+    figure.patch.set(alpha=1.0, facecolor="white")
+    figure.axes[0].set_title(chart.title, fontsize=10)
+    with artifacts.new_file(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150, metadata={"Software": None})
+
+
+def _lines(chart: Chart, ink: str, faint: str, colours: Sequence[str]) -> Figure:
+    figure, axes = _frame(5.6, 3.0, ink, faint)
     for i, curve in enumerate(chart.curves):
-        colour, dashes = _LINES[i % len(_LINES)], _DASHES[i % len(_DASHES)]
+        colour, dashes = colours[i % len(colours)], _DASHES[i % len(_DASHES)]
         axes.plot(curve.x, curve.y, label=curve.label, color=colour, linestyle=dashes, linewidth=1.8)
-    axes.set_xlabel(chart.x_label, color=_INK)
-    axes.set_ylabel(chart.y_label, color=_INK)
+    axes.set_xlabel(chart.x_label, color=ink)
+    axes.set_ylabel(chart.y_label, color=ink)
     if len(chart.curves) > 1:
-        axes.legend(frameon=False, labelcolor=_INK, fontsize=9)
-    return _svg(figure, f"{chart.title}: {chart.y_label} by {chart.x_label}")
+        axes.legend(frameon=False, labelcolor=ink, fontsize=9)
+    return figure
 
 
 def interval_svg(table: Table, measure: str) -> str:
@@ -102,15 +116,15 @@ def interval_svg(table: Table, measure: str) -> str:
     return _svg(figure, f"{measure} of each system with its 95% interval")
 
 
-def _frame(width: float, height: float) -> tuple[Figure, Axes]:
+def _frame(width: float, height: float, ink: str = _INK, faint: str = _FAINT) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.patch.set_alpha(0.0)
     axes = figure.add_subplot()
     axes.patch.set_alpha(0.0)
-    axes.grid(color=_FAINT, linewidth=0.6)
-    axes.tick_params(colors=_INK, labelsize=9)
+    axes.grid(color=faint, linewidth=0.6)
+    axes.tick_params(colors=ink, labelsize=9)
     for name, spine in axes.spines.items():
-        spine.set_color(_INK)
+        spine.set_color(ink)
         spine.set_visible(name in ("left", "bottom"))
     return figure, axes
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -66,6 +67,15 @@ def meet(where: str) -> None:
         from jax.experimental import multihost_utils
 
         multihost_utils.sync_global_devices(where)
+
+
+def from_first(numbers: Sequence[int]) -> list[int]:
+    """The numbers that process 0 gives, in every process; all must call this, with as many."""
+    if jax.process_count() == 1:
+        return list(numbers)
+    from jax.experimental import multihost_utils
+
+    return [int(number) for number in multihost_utils.broadcast_one_to_all(np.asarray(numbers, np.int32))]
 
 
 @contextlib.contextmanager

@@ -110,6 +110,24 @@ def save_retriever(
     return str(facts["params_sha256"])
 
 
+def assembled(
+    towers: Mapping[str, Mapping[str, Any]],
+    encoder: EncoderConfig,
+    embedder: EmbedderConfig,
+    tokenizer: Tokenizer,
+    template: TextTemplate,
+    similarity: Similarity,
+) -> Retriever:
+    """A retriever in memory, of parameters that are not on disk as one; arguments as of `save_retriever`."""
+    if similarity == "cosine":
+        embedder = dataclasses.replace(embedder, normalize=True)
+    made = Embedder(encoder, embedder)
+    found = {name: Tower(made, {part: params[part] for part in made.parts}, Path()) for name, params in towers.items()}
+    first, last = (found[side] for side in _SIDES) if len(found) > 1 else list(found.values()) * 2
+    hashes = [_tower_sha256(tower) for tower in ((first,) if first is last else (first, last))]
+    return Retriever(first, last, tokenizer, template, similarity, _together(hashes))
+
+
 def folder_of(origin: str) -> Path:
     """The folder that ``run:DIR`` or ``hf:DIR`` names, for hashing as an input.
 

@@ -86,6 +86,38 @@ def _stored(state: State) -> dict[str, Any]:
     return {name: value for name, value in vars(state).items() if name != "memory" or value}
 
 
+def committed(folder: Path) -> list[int]:
+    """The committed steps in a checkpoint folder, ascending, whoever writes there; what is not committed yet has another name."""
+    return sorted(int(found.name) for found in folder.glob("[0-9]*") if found.name.isdigit())
+
+
+def read_params(folder: Path, shapes: Any) -> tuple[int, Any]:
+    """The newest committed step of another process's run, and its parameters alone, on one device of this process.
+
+    Their owner may remove a checkpoint while it is being read; then a newer one is there, and is read instead.
+
+    Args:
+        shapes: of the parameters (``jax.eval_shape``).
+    Raises:
+        InputError: there is none, or it cannot be read though it is still there.
+    """
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    wanted = {"params": jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)}
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    some = ocp.Context()
+    some.pytree.loading.partial_load = True
+    tried: int | None = None
+    while (steps := committed(folder)) and steps[-1] != tried:
+        step = tried = steps[-1]
+        try:
+            with some:
+                return step, ocp.load_checkpointables((folder / str(step)).absolute(), {"state": wanted})["state"]["params"]
+        except Exception as error:  # whatever a folder that vanishes file by file makes of orbax
+            if committed(folder)[-1:] == [step]:
+                raise InputError(f"checkpoint {folder / str(step)} cannot be read: it is damaged, or of another model") from error
+    raise InputError(f"{folder} holds no checkpoint")
+
+
 def abstract(state: State, shardings: State) -> State:
     """Shapes, dtypes and shardings of a state, for `restore`."""
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, shardings)

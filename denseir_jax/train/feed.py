@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from denseir_jax.core.errors import ConfigError
-from denseir_jax.data.batches import RowSource
+from denseir_jax.data.batches import ChangingRows, RowSource
 from denseir_jax.objectives.base import Field
 from denseir_jax.parallel import mesh as meshes
 
@@ -50,10 +50,13 @@ def steps(
         ConfigError: the rows lack a field that the objective declares, or have it with another rank, size or type.
     """
     owned = owned_rows(mesh, batch_size)
-    check_fields(source.rows(start * batch_size + owned[:1]), fields)
-    order = grain.MapDataset.source(_Steps(source, batch_size, owned, start, stop))
-    for rows in order.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)):
-        yield to_global(rows, mesh, batch_size, owned)
+    while start < stop:
+        end = min(source.settle(start), stop) if isinstance(source, ChangingRows) else stop  # nothing is prefetched beyond
+        check_fields(source.rows(start * batch_size + owned[:1]), fields)
+        order = grain.MapDataset.source(_Steps(source, batch_size, owned, start, end))
+        for rows in order.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)):
+            yield to_global(rows, mesh, batch_size, owned)
+        start = end
 
 
 def to_global(rows: Rows, mesh: Mesh, batch_size: int, owned: np.ndarray) -> dict[str, jax.Array]:

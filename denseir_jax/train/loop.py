@@ -19,7 +19,7 @@ from denseir_jax.core.artifacts import Run
 from denseir_jax.core.config import operational
 from denseir_jax.core.errors import ConfigError, InputError, Stopped
 from denseir_jax.core.events import Events, last_logged
-from denseir_jax.data.batches import RowSource
+from denseir_jax.data.batches import ChangingRows, RowSource
 from denseir_jax.data.set_turns import SetRows
 from denseir_jax.objectives.base import Objective, first_memory
 from denseir_jax.parallel import mesh as meshes
@@ -248,9 +248,9 @@ class Loop:
         sums = dict(window.sums)
         tokens, cells = (float(sums.pop(name, (0.0, 0.0))[0]) for name in ("tokens", "cells"))
         seconds = max(time.monotonic() - window.start, 1e-9)
-        values = pairs.means(sums)
+        values = pairs.means(sums) | (self.source.facts(number) if isinstance(self.source, ChangingRows) else {})
         values |= {
-            "lr": float(self.rate(jnp.asarray(number - 1))),
+            "lr": float(self.rate(jnp.asarray(number - 1))) * values.get(step.PACE, 1.0),
             "tokens_per_second": tokens / seconds,
             "steps_per_second": window.steps / seconds,
             "padding_share": 1 - tokens / max(cells, 1),

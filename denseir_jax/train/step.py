@@ -23,6 +23,7 @@ from denseir_jax.train.state import State
 
 Batch = Mapping[str, jax.Array]
 Pairs = dict[str, tuple[jax.Array, jax.Array]]
+PACE = "pace"  # float32 [b], one number in every row of a step: what its learning rate is multiplied by. Data, so nothing compiles again.
 
 
 def row_keys(rng: jax.Array, index: jax.Array) -> jax.Array:
@@ -100,7 +101,8 @@ def make_train_step(
     def step(state: State, batch: Batch) -> tuple[State, Pairs]:
         found, gradients = jax.value_and_grad(loss, has_aux=True)(state.params, batch, state.rng, state.memory)
         value, (metrics, memory) = found
-        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        pace = {"pace": batch[PACE][0]} if PACE in batch else {}
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params, **pace)
         params = optax.apply_updates(state.params, updates)
         one = jnp.ones((), value.dtype)
         metrics = {**metrics, "loss": (value, one), "grad_norm": (optax.tree.norm(gradients), one)}

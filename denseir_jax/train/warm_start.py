@@ -20,6 +20,7 @@ from denseir_jax.train.state import named
 
 PARAMS = "params.safetensors"
 _TOWERS = ("query/", "passage/")
+_STAGES = ("pretrain", "finetune", "ance")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +86,9 @@ def load(init_from: str | None) -> WarmStart | None:
         read = hf.read_folder(folder)
         leaves = {name: np.asarray(leaf) for name, leaf in named(read.params).items()}
         return WarmStart(init_from, read.encoder, read.embedder, load_tokenizer(folder).sha256, leaves)
-    manifest = artifacts.finished_run(folder, ("pretrain", "finetune"))
+    manifest = artifacts.finished_run(folder, _STAGES)
     encoder, embedder = parse(EncoderConfig, manifest["encoder"], "encoder"), parse(EmbedderConfig, manifest["embedder"], "embedder")
-    leaves = load_file(output_of(folder, PARAMS, ("pretrain", "finetune")))
+    leaves = load_file(output_of(folder, PARAMS, _STAGES))
     return WarmStart(init_from, encoder, embedder, manifest["tokenizer_sha256"], leaves)
 
 

@@ -16,8 +16,9 @@ from denseir_jax.core.errors import InputError
 from denseir_jax.parallel import mesh as meshes
 from denseir_jax.parallel import sharding
 from denseir_jax.parallel.mesh import MeshConfig
+from denseir_jax.train import checkpoint
 from denseir_jax.train import state as states
-from denseir_jax.train.checkpoint import Checkpoints, abstract
+from denseir_jax.train.checkpoint import Checkpoints, abstract, committed, read_params
 
 
 def make(shape: MeshConfig, devices: int, rows: int = 512):
@@ -108,4 +109,34 @@ def test_tensors_of_another_model_are_refused(tmp_path):
     other, shardings = make(MeshConfig(), 1, rows=256)
     with pytest.raises(InputError, match="its tensors do not fit this config"):
         files.restore(abstract(other, shardings))
+    files.close()
+
+
+def test_another_process_reads_the_newest_parameters_though_they_are_removed_meanwhile(tmp_path, monkeypatch):
+    state, _ = make(MeshConfig(data=2, fsdp=2, tensor=2), 8)
+    files, folder = Checkpoints(tmp_path / "c", keep_last=3), tmp_path / "c"
+    assert committed(folder) == []
+    with pytest.raises(InputError, match="holds no checkpoint"):
+        read_params(folder, state.params)
+    for number in (9, 10):
+        files.save(state, number, {"step": number})
+    files.wait()
+    assert committed(folder) == [9, 10]
+    step, params = read_params(folder, jax.eval_shape(lambda: state.params))
+    assert step == 10 and np.array_equal(params["mlm_head"]["table"], state.params["mlm_head"]["table"])
+    assert len(params["mlm_head"]["table"].devices()) == 1
+    real = checkpoint.ocp.load_checkpointables
+
+    def slow(path, wanted):
+        if path.name == "10":  # its owner is faster
+            files.save(state, 11, {"step": 11})
+            files.wait()
+            shutil.rmtree(folder / "10")
+        return real(path, wanted)
+
+    monkeypatch.setattr(checkpoint.ocp, "load_checkpointables", slow)
+    assert read_params(folder, state.params)[0] == 11
+    shutil.rmtree(folder / "11" / "state")
+    with pytest.raises(InputError, match=r"checkpoint .*11 cannot be read: it is damaged"):
+        read_params(folder, state.params)
     files.close()

@@ -86,3 +86,31 @@ def test_rows_of_some_places_become_the_right_part_of_the_whole():
 def test_fields_are_checked_before_anything_compiles(fields, message):
     with pytest.raises(ConfigError, match=message):
         next(feed.steps(Ordered(), meshes.make(MeshConfig()), BATCH, 0, 1, fields))
+
+
+class Changing(Ordered):
+    """Other rows after every third step: item + 100 x the number of the change. Remembers what it was asked."""
+
+    def __init__(self):
+        self.asked, self.now = [], 0
+
+    def settle(self, step: int) -> int:
+        self.asked.append(step)
+        self.now = step // 3
+        return (step // 3 + 1) * 3
+
+    def facts(self, step: int) -> dict[str, float]:
+        return {}
+
+    def rows(self, stream: np.ndarray) -> dict[str, np.ndarray]:
+        assert set((stream // BATCH // 3).tolist()) == {self.now}, "a row of another stretch than the one that was settled"
+        return {**super().rows(stream), "pair": super().rows(stream)["pair"] + np.int32(100 * self.now)}
+
+
+@pytest.mark.parametrize("start", [0, 2, 3])
+def test_changing_rows_are_asked_at_each_boundary_and_never_read_ahead_of_it(start):
+    source = Changing()
+    for number, batch in enumerate(feed.steps(source, meshes.make(MeshConfig()), BATCH, start, 8, FIELDS), start):
+        assert source.asked[-1] <= number, "nobody asks before the step before is done"
+        assert np.asarray(batch["pair"]).max() // 100 == number // 3
+    assert source.asked == [start, *(step for step in (3, 6) if step > start)]

@@ -1,5 +1,7 @@
 """The update rule against numpy and closed forms."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,3 +61,33 @@ def test_average_of_params_follows_its_recurrence_and_is_what_is_exported():
 def test_impossible_values_are_refused(bad):
     with pytest.raises(ValueError):
         OptimizerConfig(**bad)
+
+
+def test_lamb_equals_numpy_layer_by_layer():
+    """You et al. 2020, algorithm 2: each tensor's step is as long as the tensor, times the rate. Layers lie stacked in one array."""
+    config = OptimizerConfig(name="lamb", lr=0.1, warmup=0.0, schedule="constant", weight_decay=0.3, clip=0.0, eps=1e-6, b1=0.5, b2=0.5)
+    rng = np.random.default_rng(0)
+    params = {"layers": {"ffn": {"up": {"kernel": rng.normal(size=(2, 3, 4)) * [[[1.0]], [[50.0]]]}}}, "a": {"bias": np.zeros(3)}}
+    gradients = jax.tree.map(lambda p: rng.normal(size=p.shape), params)
+    rule = optimizer.make(config, 10)
+    updates, _ = rule.update(*jax.tree.map(jnp.asarray, (gradients, rule.init(params), params)))
+    for layer in range(2):
+        p, g = (tree["layers"]["ffn"]["up"]["kernel"][layer] for tree in (params, gradients))
+        step = g / (np.abs(g) + 1e-6) + 0.3 * p
+        want = -0.1 * step * np.linalg.norm(p) / np.linalg.norm(step)
+        np.testing.assert_allclose(updates["layers"]["ffn"]["up"]["kernel"][layer], want, rtol=1e-5)
+    g = gradients["a"]["bias"]
+    np.testing.assert_allclose(updates["a"]["bias"], -0.1 * g / (np.abs(g) + 1e-6), rtol=1e-5)  # a zero tensor has no length
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_pace_is_a_factor_of_the_rate_and_the_average_sees_it(name):
+    config = OptimizerConfig(name=name, lr=0.1, warmup=0.0, schedule="constant", ema=0.9)
+    params = {"layers": {"norm": {"scale": jnp.array([[1.0, 2.0]])}, "up": {"kernel": jnp.array([[3.0, -1.0]])}}}
+    gradients = jax.tree.map(lambda p: 0.3 * p + 0.1, params)
+    slow, fast = optimizer.make(dataclasses.replace(config, lr=0.025), 10), optimizer.make(config, 10)
+    want, kept = slow.update(gradients, slow.init(params), params)
+    got, state = fast.update(gradients, fast.init(params), params, pace=jnp.float32(0.25))
+    for one, other in zip(jax.tree.leaves((want, kept)), jax.tree.leaves((got, state)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    assert jax.tree.structure(state) == jax.tree.structure(fast.update(gradients, fast.init(params), params)[1])

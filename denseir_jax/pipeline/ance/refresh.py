@@ -1,0 +1,180 @@
+"""One round of the inferencer: encode, search, mine and publish a set by the trainer's newest checkpoint.
+
+What is in hand lies in ``inferencer/round/``, parameters included: a round that was killed goes on, shard by shard, even when
+the trainer has removed the checkpoint since, and ends in the same set (with the exact index: ScaNN builds differ).
+"""
+
+import dataclasses
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax
+from safetensors.numpy import load_file
+
+from denseir_jax.core import artifacts, console, failpoints
+from denseir_jax.data import sources
+from denseir_jax.data.examples import TRAINING_SET, Example, read_examples, write_examples
+from denseir_jax.data.facts import read_facts
+from denseir_jax.data.lines import BadRows
+from denseir_jax.data.tokens import TokenStore
+from denseir_jax.evals.evaluation import evaluate
+from denseir_jax.pipeline.ance.config import CHECKPOINTS, INFERENCER, SETS, AnceConfig
+from denseir_jax.pipeline.ance.sets import FACTS, SetFacts, Sets
+from denseir_jax.pipeline.mining.writing import MINED, write_mined
+from denseir_jax.pipeline.stages import training
+from denseir_jax.pipeline.stages.encode import VECTORS
+from denseir_jax.search import negatives, scann_shards, shards
+from denseir_jax.search.documents import by_document
+from denseir_jax.search.encode import encode_queries
+from denseir_jax.search.index import ExactIndex, Index
+from denseir_jax.search.negatives import Mined
+from denseir_jax.search.rankings import Rankings
+from denseir_jax.search.retriever import Retriever, assembled
+from denseir_jax.train import checkpoint, warm_start
+from denseir_jax.train.state import nested, on_host
+
+POOL, ROUND = "ance", "round"
+_MEASURES = ("nDCG@10", "RR@10")
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """What is mined now: which set it becomes, and by which checkpoint."""
+
+    number: int
+    checkpoint_step: int
+
+
+class Refresher:
+    """Makes the next set from the newest checkpoint of a run folder. Only one process may: the caller holds the folder.
+
+    Args:
+        workdir: the trainer's run folder, with set 0 and tokens in it. config: that of the trainer.
+    """
+
+    def __init__(self, workdir: Path, config: AnceConfig):
+        self.workdir, self.config, self.sets = workdir, config, Sets(workdir / SETS)
+        self.sets.clean()
+        self.folder = workdir / INFERENCER / ROUND
+        for left in self.folder.parent.glob(f".{ROUND}.*.tmp"):
+            shutil.rmtree(left)
+        self._store = TokenStore.open(Path(config.tokens) if config.tokens else workdir / "prepare")
+        self._tokenizer = self._store.tokenizer()
+        self._context = training.context(config, self._store, self._tokenizer, warm_start.load(config.init_from))
+        self._objective = config.objective.build(self._context)
+        self._shapes = jax.eval_shape(self._objective.init, jax.random.key(0))
+        self._dataset = sources.read_dataset(config.dataset, BadRows(config.on_bad_row))
+
+    def due(self) -> bool:
+        """Whether there is a round to go on with, or a checkpoint newer than the one that mined the last set.
+
+        Nobody would train on what the last step's checkpoint mines.
+        """
+        steps, newest = checkpoint.committed(self.workdir / CHECKPOINTS), self.sets.newest()
+        assert newest is not None
+        fresh = bool(steps) and self.sets.facts(newest).checkpoint_step < steps[-1] < self.config.steps
+        return fresh or (self.folder / "round.json").exists()
+
+    def refresh(self) -> SetFacts | None:
+        """Publish one set and return what it says of itself; None if no checkpoint is newer than the one that mined the last."""
+        found = self._begin()
+        if found is None:
+            return None
+        earlier = self._earlier(found.number)
+        params = self._objective.towers(nested(load_file(self.folder / warm_start.PARAMS)))
+        encoder, template = self._context.encoder, self._store.template
+        retriever = assembled(params, encoder, self._context.embedder, self._tokenizer, template, self._objective.similarity)
+        index, ids = self._index(retriever, earlier)
+        parts = self.config.refresh.query_parts
+        asked = {example.query_id: example.query for example in earlier[(found.number - 1) % parts :: parts]}
+        mined = self._mine(retriever, index, ids, asked, earlier, found.number)
+        facts = self._publish(found, retriever.params_sha256, earlier, mined, self._measure(retriever, index, ids))
+        failpoints.reach("ance_published")
+        shutil.rmtree(self.folder)
+        return facts
+
+    def _begin(self) -> Round | None:
+        """The round that a killed life began, or a new one of the newest checkpoint."""
+        newest = self.sets.newest()
+        assert newest is not None
+        if (self.folder / "round.json").exists():
+            found = Round(**read_facts(self.folder / "round.json", number=int, checkpoint_step=int))
+            if found.number == newest + 1:
+                console.say(f"ance inferencer: goes on with set {found.number}")
+                return found
+            shutil.rmtree(self.folder)  # it was published
+        if not self.due():
+            return None
+        step, params = checkpoint.read_params(self.workdir / CHECKPOINTS, self._shapes)
+        with artifacts.new_folder(self.folder) as folder:
+            warm_start.save_params(folder, on_host(params))
+            artifacts.write_json(folder / "round.json", dataclasses.asdict(Round(newest + 1, step)))
+        return Round(newest + 1, step)
+
+    def _earlier(self, number: int) -> list[Example]:
+        return list(read_examples(self.sets.path(number - 1) / TRAINING_SET, BadRows("error"), self._store.row_of))
+
+    def _index(self, retriever: Retriever, earlier: Sequence[Example]) -> tuple[Index, Sequence[str]]:
+        """The corpus by this retriever, and the ids of its documents."""
+        refresh, folder = self.config.refresh, self.folder / VECTORS
+        chunks = shards.chunks_of_store(self._store, retriever, refresh.shard_rows)
+        shards.encode_corpus(folder, retriever, chunks, self._store.n_documents, "float16", refresh.batch_tokens)
+        failpoints.reach("ance_encoded")
+        vectors = shards.open_for(folder, retriever)
+        if refresh.index == "exact":
+            return by_document(ExactIndex(vectors, retriever.similarity), vectors, retriever.similarity), vectors.ids
+        sample = {example.query_id: example.query for example in earlier[: refresh.scann.sample]}
+        encoded, built = encode_queries(retriever, sample, refresh.batch_tokens), self.folder / "index"
+        settings = refresh.depth, refresh.scann, self.config.seed
+        index = scann_shards.open_or_build(built, vectors, retriever.similarity, encoded, *settings)
+        return by_document(index, vectors, retriever.similarity), vectors.ids
+
+    def _search(self, retriever: Retriever, index: Index, ids: Sequence[str], queries: Mapping[str, str], depth: int) -> Rankings:
+        return Rankings(list(queries), ids, *index.search(encode_queries(retriever, queries, self.config.refresh.batch_tokens), depth))
+
+    def _mine(
+        self, retriever: Retriever, index: Index, ids: Sequence[str], queries: Mapping[str, str], earlier: Sequence[Example], number: int
+    ) -> Mined:
+        """All known positives are kept out, by id and by text: those of the judgments, and those of the training set."""
+        refresh = self.config.refresh
+        judged = negatives.positives(self._dataset.qrels(self.config.split))
+        known = {e.query_id: list(dict.fromkeys([*e.positives, *judged.get(e.query_id, ())])) for e in earlier if e.query_id in queries}
+        ranking = self._search(retriever, index, ids, queries, refresh.depth)
+        wanted = ranking.passages().union(*known.values())
+        keys = negatives.text_keys(console.progress(self._dataset.corpus(), "ance inferencer: reading texts", None, "passages"), wanted)
+        seed = self.config.seed + 1_000_003 * number  # every round draws anew
+        return negatives.mine(ranking, known, keys, refresh.negatives, seed)
+
+    def _measure(self, retriever: Retriever, index: Index, ids: Sequence[str]) -> dict[str, float]:
+        split = self.config.refresh.dev_split
+        if not split:
+            return {}
+        qrels = self._dataset.qrels(split)
+        queries = {query: text for query, text in self._dataset.queries(split).items() if query in qrels}
+        ranking = self._search(retriever, index, ids, queries, 10)
+        return evaluate(dict(ranking), qrels, _MEASURES, documents_known=True).means()
+
+    def _publish(self, found: Round, params_sha256: str, earlier: Sequence[Example], mined: Mined, dev: Mapping[str, float]) -> SetFacts:
+        with self.sets.publish(found.number) as folder:
+            counts = write_examples(folder / TRAINING_SET, (_renewed(example, mined) for example in earlier))
+            failpoints.reach("ance_mid_publish")
+            write_mined(folder / MINED, mined)
+            sha256 = artifacts.file_sha256(folder / TRAINING_SET)
+            facts = SetFacts(
+                **dataclasses.asdict(found),
+                params_sha256=params_sha256,
+                sha256=sha256,
+                queries=counts["queries"],
+                mined=len(mined.negatives),
+                dropped=mined.dropped,
+                dev=dict(dev),
+            )
+            artifacts.write_json(folder / FACTS, dataclasses.asdict(facts))
+        return facts
+
+
+def _renewed(example: Example, mined: Mined) -> Example:
+    """With the negatives of this round in place of all that it had; a query that was not mined keeps those."""
+    found = mined.negatives.get(example.query_id)
+    return example if found is None else dataclasses.replace(example, negatives={POOL: tuple(item.id for item in found)})

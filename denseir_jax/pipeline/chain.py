@@ -24,6 +24,7 @@ from denseir_jax.data.lines import BadRows
 from denseir_jax.data.sources import read_dataset
 from denseir_jax.parallel import mesh
 from denseir_jax.pipeline import stages
+from denseir_jax.pipeline.stages.teach import TeachConfig
 
 _REFERENCE = re.compile(r"@([A-Za-z_]\w*)")  # not the 10 of nDCG@10
 _OWN = ("dataset", "init_from")
@@ -135,6 +136,9 @@ def inputs(config: PipelineConfig) -> Mapping[str, str | Path]:
     links = [config.links[name] for name in config.order]
     if not config.init_from and any(getattr(link, "retriever", "") == "@init_from" for link in links):
         raise ConfigError("this recipe starts from a trained encoder: --config.init_from=hf:DIR or run:DIR")
+    untaught = next((name for name in config.order if isinstance(link := config.links[name], TeachConfig) and not link.teacher), None)
+    if untaught:
+        raise ConfigError(f"link {untaught!r} has no teacher: --config.links.{untaught}.teacher=run:DIR or hf:DIR")
     known = read_dataset(config.dataset, BadRows("skip")).splits
     for name, link in zip(config.order, links, strict=True):
         for key in ("split", "tune_split", "probe_split"):
@@ -171,5 +175,6 @@ stage = Stage(
     summary="Run a whole recipe as a resumable chain of stages.",
     start=mesh.initialize,
     complete=never_complete,
+    holds_runs=True,
     show=show,
 )

@@ -1,0 +1,60 @@
+"""Progressive distillation: one student, taught in turns by stronger teachers and then on harder negatives.
+
+The argument is a size: smoke, tiny, small or base. The schedule is a table, one row a turn: teacher, its temperature, passages a query,
+negatives, epochs. The idea of stronger teachers in sequence is PROD's (SimXNS), that of harder data CL-DRD's; their numbers are
+not known here: those of base are ours, rates and batches of coCondenser's fine-tuning.
+
+    python launch/pipeline.py --config configs/pipeline/progressive_distill.py:tiny --config.dataset=beir:FOLDER --workdir DIR
+"""
+
+import dataclasses
+
+from denseir_jax.core.config import card, choose
+from denseir_jax.data.template import TextTemplate
+from denseir_jax.models.embedder import EmbedderConfig
+from denseir_jax.models.sizes import encoder
+from denseir_jax.objectives.contrastive import ContrastiveConfig
+from denseir_jax.objectives.distill import DistillConfig
+from denseir_jax.pipeline.finetuning import SIZES, TEMPERATURE, finetuning, mining, prepared
+from denseir_jax.pipeline.recipes.progressive import Turn, progressive
+from denseir_jax.pipeline.stages.finetune import FinetuneConfig
+from denseir_jax.pipeline.stages.mine import MineConfig
+from denseir_jax.pipeline.stages.report import ReportConfig
+from denseir_jax.train.loop import Cadence
+from denseir_jax.train.optimizer import OptimizerConfig
+
+
+def get_config(size: str = "tiny"):
+    choose(dict.fromkeys(SIZES), size)
+    base = FinetuneConfig(
+        steps=0,
+        epochs=3.0,
+        batch_size=64,
+        objective=ContrastiveConfig(group_size=8, temperature=1.0, similarity="dot"),
+        encoder=encoder("base"),
+        embedder=EmbedderConfig(pooling="cls"),
+        optimizer=OptimizerConfig(lr=5e-6, warmup=0.1, weight_decay=0.0),
+        cadence=Cadence(log=100, save=2000, probe=2000),
+    )
+    taught = dataclasses.replace(base, objective=DistillConfig(group_size=8, teach="global_kl"))
+    teacher, student = finetuning(size, base), finetuning(size, taught)
+    temperature, group = (1.0 if size == "base" else TEMPERATURE), student.objective.group_size
+    turn = {"epochs": student.epochs / 3, "steps": student.steps // 3}  # all turns together are as long as one fine-tuning
+    schedule = (
+        Turn("short", temperature, group, "bm25", **turn),
+        Turn("long", temperature, group, "bm25", **turn),
+        Turn("long", temperature, group, "mined", **turn),
+    )
+    negatives = mining(size, MineConfig(depth=200, hi=200, n=30))
+    return card(
+        progressive(
+            "",
+            prepared(size, TextTemplate(query_length=32, passage_length=128)),
+            {"short": dataclasses.replace(teacher, epochs=teacher.epochs / 3, steps=teacher.steps // 3), "long": teacher},
+            student,
+            schedule,
+            bm25_negatives=negatives,
+            mined_negatives=negatives,
+            report=ReportConfig(title="Progressive distillation"),
+        )
+    )

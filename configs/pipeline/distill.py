@@ -38,6 +38,7 @@ def get_config(variant: str = "tiny"):
         optimizer=OptimizerConfig(lr=5e-6, warmup=0.1, weight_decay=0.0),
         cadence=Cadence(log=100, save=2000, probe=2000),
     )
+    alone = finetuning(size, base)
     taught = dataclasses.replace(base, objective=DistillConfig(group_size=8, teach="global_kl"))
     # Of a teacher of one's own the scores are not known here: undivided.
     temperature = 1.0 if given else TEMPERATURE
@@ -45,8 +46,8 @@ def get_config(variant: str = "tiny"):
         distill(
             "",
             prepared(size, TextTemplate(query_length=32, passage_length=128)),
-            teacher=None if given else finetuning(size, base),
-            untaught=finetuning(size, base),
+            teacher=None if given else dataclasses.replace(alone, epochs=3 * alone.epochs, steps=3 * alone.steps),  # longer: ours
+            untaught=alone,
             student=finetuning(size, taught, teacher_temperature=temperature),
             bm25_negatives=mining(size, MineConfig(depth=200, hi=200, n=30)),
             report=ReportConfig(title="Distillation"),

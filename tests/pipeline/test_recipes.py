@@ -206,7 +206,7 @@ def short(config: PipelineConfig, data: Path) -> PipelineConfig:
         if not isinstance(link, TrainingConfig):
             return link
         layers = 2 if "condenser" in config.links else 1 if "pretrain" in config.links else 0  # Condenser needs an early and a late one
-        return dataclasses.replace(link, encoder=EncoderConfig(300, hidden=16, layers=layers, heads=2, intermediate=16, max_length=32))
+        return dataclasses.replace(link, encoder=EncoderConfig(300, hidden=16, layers=layers, heads=2, intermediate=16, max_length=64))
 
     return dataclasses.replace(config, dataset=f"beir:{data}", links={name: fewer(link) for name, link in config.links.items()})
 

@@ -18,6 +18,7 @@ ARGUMENTS = {
     "pipeline/few_shot.py": (*SIZES, "warm", "tiny+epochs"),
     "pipeline/two_stage.py": (*SIZES, "warm"),
     "pipeline/retromae.py": (*SIZES, *(f"{size}_distilled" for size in SIZES)),
+    "pipeline/rocketqa.py": (*SIZES, *(f"{size}_labelled" for size in SIZES)),
     "pipeline/distill.py": (*SIZES, *(f"{size}_given" for size in SIZES)),
 }
 

@@ -1,4 +1,4 @@
-"""Distillation of your own: a teacher is trained and scores hard negatives, a student learns from the scores.
+"""Distillation of your own: a cross-encoder is trained and scores hard negatives, a student learns from the scores.
 
 The argument is a size: smoke, tiny, small or base; with `_given` behind it (tiny_given) the teacher exists already:
 --config.links.teach.teacher=run:DIR or hf:DIR. base: the loss is coCondenser's (Gao & Callan 2022, arXiv 2108.05540, section 5.1: the
@@ -14,8 +14,9 @@ from denseir_jax.data.template import TextTemplate
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.models.sizes import encoder
 from denseir_jax.objectives.contrastive import ContrastiveConfig
+from denseir_jax.objectives.cross_encoder import CrossEncoderConfig
 from denseir_jax.objectives.distill import DistillConfig
-from denseir_jax.pipeline.finetuning import SIZES, TEMPERATURE, finetuning, mining, prepared
+from denseir_jax.pipeline.finetuning import RERANKED, SIZES, finetuning, mining, prepared
 from denseir_jax.pipeline.recipes.distill import distill
 from denseir_jax.pipeline.stages.finetune import FinetuneConfig
 from denseir_jax.pipeline.stages.mine import MineConfig
@@ -38,18 +39,26 @@ def get_config(variant: str = "tiny"):
         optimizer=OptimizerConfig(lr=5e-6, warmup=0.1, weight_decay=0.0),
         cadence=Cadence(log=100, save=2000, probe=2000),
     )
+    cross = FinetuneConfig(
+        steps=0,
+        epochs=2.0,
+        batch_size=4,
+        objective=CrossEncoderConfig(group_size=8),  # LCE (Gao, Dai & Callan 2021, arXiv 2101.08751), as are batch, epochs and rate
+        encoder=encoder("base"),
+        optimizer=OptimizerConfig(lr=1e-5, warmup=0.1, weight_decay=0.01),
+        cadence=Cadence(log=100, save=2000, probe=2000),
+    )
     alone = finetuning(size, base)
     taught = dataclasses.replace(base, objective=DistillConfig(group_size=8, teach="global_kl"))
-    # Of a teacher of one's own the scores are not known here: undivided.
-    temperature = 1.0 if given else TEMPERATURE
     return card(
         distill(
             "",
             prepared(size, TextTemplate(query_length=32, passage_length=128)),
-            teacher=None if given else dataclasses.replace(alone, epochs=3 * alone.epochs, steps=3 * alone.steps),  # longer: ours
+            teacher=None if given else finetuning(size, cross),
             untaught=alone,
-            student=finetuning(size, taught, teacher_temperature=temperature),
+            student=finetuning(size, taught),
             bm25_negatives=mining(size, MineConfig(depth=200, hi=200, n=30)),
             report=ReportConfig(title="Distillation"),
+            rerank_depth=RERANKED.get(size, 100),
         )
     )

@@ -3,7 +3,8 @@
 The argument is a size: smoke, tiny, small or base. base is the configuration of facebookresearch/DPR for Natural Questions; it starts
 from --config.init_from=hf:FOLDER of bert-base-uncased. The smaller ones are ours and start from random weights. Named
 differences: title and passage are joined by a space, where DPR puts [SEP] between them; checkpoints are not chosen by the average rank
-on dev, the last one counts.
+on dev, the last one counts. base drops negatives that hold an answer, as published, and wants data with answers (dpr:FOLDER); for the
+others --config.links.bm25_negatives.exclude_answers=string and --config.links.mined_negatives.exclude_answers=string.
 
     python launch/pipeline.py --config configs/pipeline/dpr.py:tiny --config.dataset=beir:FOLDER --workdir DIR
 """
@@ -41,7 +42,9 @@ def get_config(size: str = "tiny"):
     # are 80 passes over the questions, whose negatives lie in two pools here.
     stage1, stage2 = finetuning(size, base), finetuning(size, dataclasses.replace(base, epochs=80.0))
     # BM25's top 100 (the paper). How deep and how many the second mining takes is not told: the same, ours.
-    negatives = mining(size, MineConfig(depth=100, hi=100, n=30))
+    # Passages that hold an answer are no negatives; data without answers says so at once.
+    answers = "string" if size == "base" else ""
+    negatives = mining(size, MineConfig(depth=100, hi=100, n=30, exclude_answers=answers))
     return card(
         dpr(
             "",

@@ -14,8 +14,9 @@ from denseir_jax.data.template import TextTemplate
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.models.sizes import encoder
 from denseir_jax.objectives.contrastive import ContrastiveConfig
+from denseir_jax.objectives.cross_encoder import CrossEncoderConfig
 from denseir_jax.objectives.distill import DistillConfig
-from denseir_jax.pipeline.finetuning import SIZES, TEMPERATURE, finetuning, mining, prepared
+from denseir_jax.pipeline.finetuning import RERANKED, SIZES, finetuning, mining, prepared
 from denseir_jax.pipeline.recipes.progressive import Turn, progressive
 from denseir_jax.pipeline.stages.finetune import FinetuneConfig
 from denseir_jax.pipeline.stages.mine import MineConfig
@@ -36,25 +37,36 @@ def get_config(size: str = "tiny"):
         optimizer=OptimizerConfig(lr=5e-6, warmup=0.1, weight_decay=0.0),
         cadence=Cadence(log=100, save=2000, probe=2000),
     )
+    cross = FinetuneConfig(
+        steps=0,
+        epochs=2.0,
+        batch_size=4,
+        objective=CrossEncoderConfig(group_size=8),  # LCE (Gao, Dai & Callan 2021, arXiv 2101.08751), as are batch, epochs and rate
+        encoder=encoder("base"),
+        optimizer=OptimizerConfig(lr=1e-5, warmup=0.1, weight_decay=0.01),
+        cadence=Cadence(log=100, save=2000, probe=2000),
+    )
     taught = dataclasses.replace(base, objective=DistillConfig(group_size=8, teach="global_kl"))
     teacher, student = finetuning(size, base), finetuning(size, taught)
-    temperature, group = (1.0 if size == "base" else TEMPERATURE), student.objective.group_size
+    undivided, group = 1.0, student.objective.group_size
+    own = student.objective.temperature  # the retriever's scores are of the student's kind
     turn = {"epochs": student.epochs / 3, "steps": student.steps // 3}  # all turns together are as long as one fine-tuning
     schedule = (
-        Turn("short", temperature, group, "bm25", **turn),
-        Turn("long", temperature, group, "bm25", **turn),
-        Turn("long", temperature, group, "mined", **turn),
+        Turn("retriever", own, group, "bm25", **turn),
+        Turn("cross_encoder", undivided, group, "bm25", **turn),
+        Turn("cross_encoder", undivided, group, "mined", **turn),
     )
     negatives = mining(size, MineConfig(depth=200, hi=200, n=30))
     return card(
         progressive(
             "",
             prepared(size, TextTemplate(query_length=32, passage_length=128)),
-            {"short": dataclasses.replace(teacher, epochs=teacher.epochs / 3, steps=teacher.steps // 3), "long": teacher},
+            {"retriever": teacher, "cross_encoder": finetuning(size, cross)},
             student,
             schedule,
             bm25_negatives=negatives,
             mined_negatives=negatives,
             report=ReportConfig(title="Progressive distillation"),
+            rerank_depth=RERANKED.get(size, 100),
         )
     )

@@ -15,8 +15,9 @@ from denseir_jax.data.template import TextTemplate
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.models.sizes import encoder
 from denseir_jax.objectives.contrastive import ContrastiveConfig
+from denseir_jax.objectives.cross_encoder import CrossEncoderConfig
 from denseir_jax.objectives.distill import DistillConfig
-from denseir_jax.pipeline.finetuning import SIZES, TEMPERATURE, finetuning, mining, prepared, pretraining
+from denseir_jax.pipeline.finetuning import RERANKED, SIZES, finetuning, mining, prepared, pretraining
 from denseir_jax.pipeline.recipes.retromae import retromae
 from denseir_jax.pipeline.stages.finetune import FinetuneConfig
 from denseir_jax.pipeline.stages.mine import MineConfig
@@ -41,6 +42,15 @@ def get_config(variant: str = "tiny"):
         optimizer=OptimizerConfig(lr=2e-5, warmup=0.1, weight_decay=0.0),  # the rate is told; warm-up and decay are not: ours
         cadence=Cadence(log=100, save=2000, probe=2000),
     )
+    cross = FinetuneConfig(
+        steps=0,
+        epochs=4.0,
+        batch_size=16,  # 1 on each of 8 GPUs, accumulated twice
+        objective=CrossEncoderConfig(group_size=65, pair_length=176),  # theirs cuts pairs at 200, here query and passage may have 32 + 144
+        encoder=encoder("base"),  # theirs starts from DeBERTa-v3, of which no folder can be read here
+        optimizer=OptimizerConfig(lr=1e-5, warmup=1000.0, weight_decay=0.0),  # decay is not told
+        cadence=Cadence(log=100, save=2000, probe=2000),
+    )
     # KL averaged over cells, and 1e-4 of the contrastive loss beside it, as in the authors' code.
     taught = dataclasses.replace(base, objective=DistillConfig(group_size=16, teach="local_kl_element", nll_weight=1e-4))
     negatives = mining(size, MineConfig(depth=200, hi=200, n=30))  # of the top 200; how many are kept is not told: ours
@@ -53,7 +63,8 @@ def get_config(variant: str = "tiny"):
             bm25_negatives=negatives,
             mined_negatives=negatives,
             report=ReportConfig(title="RetroMAE, from pre-training to fine-tuning"),
-            teacher=finetuning(size, base) if distilled else None,
-            distilled=finetuning(size, taught, teacher_temperature=TEMPERATURE) if distilled else None,
+            teacher=finetuning(size, cross) if distilled else None,
+            distilled=finetuning(size, taught) if distilled else None,
+            rerank_depth=RERANKED.get(size, 100),
         )
     )

@@ -7,6 +7,7 @@ from denseir_jax.core.config import choose
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.models.sizes import encoder
+from denseir_jax.objectives.cross_encoder import CrossEncoderConfig
 from denseir_jax.pipeline.stages.finetune import FinetuneConfig
 from denseir_jax.pipeline.stages.mine import MineConfig
 from denseir_jax.pipeline.stages.prepare import PrepareConfig
@@ -37,6 +38,7 @@ SMALLER = {
     "small": Scale(10.0, 0, 64, 4, 16_000, 32, 128, 3e-4, pretraining=0),
 }
 SIZES = (*SMALLER, "base")
+RERANKED = {"smoke": 10, "tiny": 20}  # passages a query that a cross-encoder puts in order; else 100
 TEMPERATURE = 0.05  # of the smaller sizes
 
 
@@ -49,25 +51,24 @@ def prepared(size: str, base: TextTemplate) -> PrepareConfig:
     return PrepareConfig(vocab_size=scale.vocabulary, train_queries=True, template=template)
 
 
-def finetuning(size: str, base: FinetuneConfig, shape: str = "", **objective: Any) -> FinetuneConfig:
+def finetuning(size: str, base: FinetuneConfig) -> FinetuneConfig:
     """The published run, or ours of a smaller size, which starts from little: mean pooling, cosine and a temperature of .05
     learn in minutes from random weights what [CLS], dot products and the published rates do not.
-
-    Args:
-        shape: an encoder of another size. objective: its settings in the smaller sizes, beside those.
     """
     if size == "base":
         return base
     scale = choose(SMALLER, size)
-    group = {"group_size": min(base.objective.group_size, scale.group_size), "temperature": TEMPERATURE, "similarity": "cosine"}
+    group: dict[str, Any] = {"group_size": min(base.objective.group_size, scale.group_size)}
+    pairs = isinstance(base.objective, CrossEncoderConfig)
+    group |= {"pair_length": 0} if pairs else {"temperature": TEMPERATURE, "similarity": "cosine"}
     smoke = size == "smoke"
     return dataclasses.replace(
         base,
         epochs=scale.epochs,
         steps=scale.steps,
         batch_size=scale.batch_size,
-        objective=dataclasses.replace(base.objective, **{**group, **objective}),
-        encoder=encoder(shape or size, scale.vocabulary),
+        objective=dataclasses.replace(base.objective, **group),
+        encoder=encoder(size, scale.vocabulary),
         embedder=EmbedderConfig(pooling="mean", normalize=True),
         optimizer=OptimizerConfig(lr=scale.lr, b2=0.98, weight_decay=0.0),
         cadence=Cadence(log=1 if smoke else 10, save=0 if smoke else 50, probe=0 if smoke else 50),
@@ -77,8 +78,9 @@ def finetuning(size: str, base: FinetuneConfig, shape: str = "", **objective: An
 def mining(size: str, base: MineConfig) -> MineConfig:
     """The published mining, or less: the exact index, of which two runs give the same."""
     if size in ("smoke", "tiny"):
-        depth = {"smoke": 20, "tiny": 100}[size]
-        return dataclasses.replace(base, index="exact", depth=depth, hi=min(base.hi, depth), n=min(base.n, depth // 2))
+        depth, n = {"smoke": (20, 5), "tiny": (100, 8)}[size]
+        denoise = dataclasses.replace(base.denoise, fill_to=min(base.denoise.fill_to, depth))
+        return dataclasses.replace(base, index="exact", depth=depth, hi=min(base.hi, depth), n=min(base.n, n), denoise=denoise)
     return base
 
 

@@ -16,6 +16,7 @@ def distill(
     student: FinetuneConfig,
     bm25_negatives: MineConfig,
     report: ReportConfig,
+    rerank_depth: int = 100,
 ) -> PipelineConfig:
     """A teacher learns from BM25 negatives and scores them; the student starts from ``init_from`` and learns from the scores.
 
@@ -23,7 +24,7 @@ def distill(
         teacher: a retriever or a cross-encoder; None: one that exists, which the link ``teach`` is told of. untaught: the student
         without scores, to compare with.
     """
-    recipe = Recipe(dataset, prepare)
+    recipe = Recipe(dataset, prepare, rerank_depth)
     negatives = recipe.bm25_negatives(bm25_negatives)
     master = recipe.teacher("teacher", teacher, START, negatives) if teacher else ""
     taught = recipe.teach("teach", master, negatives)

@@ -39,6 +39,7 @@ def progressive(
     bm25_negatives: MineConfig,
     mined_negatives: MineConfig,
     report: ReportConfig,
+    rerank_depth: int = 100,
 ) -> PipelineConfig:
     """Every row of the schedule becomes a student that starts from the one before; the first from ``init_from``.
 
@@ -48,7 +49,7 @@ def progressive(
         ValueError: no row, a teacher that is not among `teachers`, or a first row with negatives that no student has mined.
     """
     _check(schedule, teachers)
-    recipe = Recipe(dataset, prepare)
+    recipe = Recipe(dataset, prepare, rerank_depth)
     negatives = {"bm25": recipe.bm25_negatives(bm25_negatives)}
     used = dict.fromkeys(turn.teacher for turn in schedule)
     models = {name: _teacher(recipe, name, teachers[name], negatives["bm25"]) for name in used}

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from denseir_jax.data.template import TextTemplate
+from denseir_jax.objectives.cross_encoder import CrossEncoderConfig
 from denseir_jax.pipeline.chain import PipelineConfig
 from denseir_jax.pipeline.stages.encode import EncodeConfig
 from denseir_jax.pipeline.stages.evaluate import EvaluateConfig
@@ -12,7 +13,9 @@ from denseir_jax.pipeline.stages.mine import MineConfig
 from denseir_jax.pipeline.stages.prepare import PrepareConfig
 from denseir_jax.pipeline.stages.pretrain import PretrainConfig
 from denseir_jax.pipeline.stages.report import ReportConfig
+from denseir_jax.pipeline.stages.rerank import RerankConfig
 from denseir_jax.pipeline.stages.teach import TeachConfig
+from denseir_jax.pipeline.stages.unite import UniteConfig
 
 START = "@init_from"  # a published encoder or a run of one's own, or random weights where none is given
 BM25_NEGATIVES = "@bm25_negatives"
@@ -26,13 +29,14 @@ class Recipe:
 
     Args:
         dataset: format:path, or "" to be given on the command line. prepare: of the passages as they are retrieved.
+        rerank_depth: passages a query that a cross-encoder puts in order for the table.
     """
 
-    def __init__(self, dataset: str, prepare: PrepareConfig):
-        self._dataset, self._prepare = dataset, prepare
+    def __init__(self, dataset: str, prepare: PrepareConfig, rerank_depth: int = 100):
+        self._dataset, self._prepare, self._depth = dataset, prepare, rerank_depth
         self.links: dict[str, Any] = {"prepare": dataclasses.replace(prepare, corpus="@dataset", tokenizer=START)}
         self._vectors: dict[str, str] = {}
-        self._measured: dict[str, EvaluateConfig] = {}
+        self._measured: dict[str, EvaluateConfig | RerankConfig] = {}
         self._rows: dict[str, str] = {}
         self.row("BM25", "bm25", "bm25")
 
@@ -63,19 +67,33 @@ class Recipe:
         self.links[name] = EncodeConfig(retriever=model, tokens="@prepare")
         self._vectors[model] = f"@{name}"
 
-    def mine(self, name: str, config: MineConfig, model: str, training_set: str) -> str:
-        """Add the model's negatives to a training set; the training set with both."""
+    def mine(self, name: str, config: MineConfig, model: str, training_set: str | None) -> str:
+        """Add the model's negatives to a training set, if one is given; the training set."""
         self.links[name] = dataclasses.replace(
             config, dataset="@dataset", retriever=model, embeddings=self._vectors.get(model), training_set=training_set
         )
         return f"@{name}"
 
+    def unite(self, name: str, *training_sets: str) -> str:
+        """Several training sets as one; the training set."""
+        self.links[name] = UniteConfig(training_sets=",".join(training_sets))
+        return f"@{name}"
+
     def teacher(self, name: str, config: FinetuneConfig, start: str | None, training_set: str) -> str:
-        """Fine-tune a teacher, which scores passages afterwards; a row of the table is its own."""
+        """Fine-tune a teacher, a retriever or a cross-encoder, which scores passages afterwards; a row of the table is its own."""
         model = self.finetune(name, config, start, training_set)
-        self.encode(f"encode_{name}", model)
-        self.row(name.replace("_", " "), name, model)
+        if isinstance(config.objective, CrossEncoderConfig):
+            self.reranked(f"BM25 reranked by {name.replace('_', ' ')}", name, model)
+        else:
+            self.encode(f"encode_{name}", model)
+            self.row(name.replace("_", " "), name, model)
         return model
+
+    def reranked(self, label: str, name: str, reranker: str, ranked: str = "bm25") -> None:
+        """A row of what a cross-encoder makes of the first passages of another row, ``evaluate_<ranked>``."""
+        self._measured[f"rerank_{name}"] = RerankConfig(dataset="@dataset", run=f"@evaluate_{ranked}", reranker=reranker, depth=self._depth)
+        self._measured[f"evaluate_{name}"] = EvaluateConfig(dataset="@dataset", run=f"@rerank_{name}")
+        self._rows[label] = f"evaluate_{name}"
 
     def teach(self, name: str, teacher: str, training_set: str) -> str:
         """A teacher's scores of a training set; the training set with them."""

@@ -19,6 +19,7 @@ def retromae(
     report: ReportConfig,
     teacher: FinetuneConfig | None = None,
     distilled: FinetuneConfig | None = None,
+    rerank_depth: int = 100,
 ) -> PipelineConfig:
     """Pre-train, fine-tune on BM25 negatives, mine with that, fine-tune from the pre-trained weights again on both kinds.
 
@@ -26,7 +27,7 @@ def retromae(
         teacher: with `distilled`: trained on the mined negatives from ``init_from``; its scores of them teach a third model,
         which starts from the pre-trained weights too.
     """
-    recipe = Recipe(dataset, prepare)
+    recipe = Recipe(dataset, prepare, rerank_depth)
     recipe.bm25_negatives(bm25_negatives)
     start = recipe.pretrain("pretrain", pretrain, START)
     recipe.row("pre-training alone (no labels)", "pretrain", start)

@@ -32,7 +32,6 @@ CARDS = Path(__file__).parents[1] / "pretrain"
 def get_config(size: str = "tiny"):
     choose(dict.fromkeys(SIZES), size)
     base = FinetuneConfig(
-        steps=0,
         epochs=3.0,
         batch_size=64,
         objective=ContrastiveConfig(group_size=8, temperature=1.0, similarity="dot", tied=True),  # one positive, seven negatives

@@ -32,7 +32,6 @@ CARDS = Path(__file__).parents[1] / "pretrain"
 def get_config(size: str = "tiny"):
     choose(dict.fromkeys(SIZES), size)
     base = FinetuneConfig(
-        steps=0,
         epochs=40.0,
         batch_size=128,  # 32 on each of 4 GPUs
         objective=ContrastiveConfig(group_size=2, temperature=1.0, similarity="dot", tied=False),

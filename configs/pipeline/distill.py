@@ -30,7 +30,6 @@ VARIANTS = {**{size: (size, False) for size in SIZES}, **{f"{size}_given": (size
 def get_config(variant: str = "tiny"):
     size, given = choose(VARIANTS, variant)
     base = FinetuneConfig(
-        steps=0,
         epochs=3.0,
         batch_size=64,
         objective=ContrastiveConfig(group_size=8, temperature=1.0, similarity="dot"),
@@ -40,7 +39,6 @@ def get_config(variant: str = "tiny"):
         cadence=Cadence(log=100, save=2000, probe=2000),
     )
     cross = FinetuneConfig(
-        steps=0,
         epochs=2.0,
         batch_size=4,
         objective=CrossEncoderConfig(group_size=8),  # LCE (Gao, Dai & Callan 2021, arXiv 2101.08751), as are batch, epochs and rate

@@ -28,7 +28,6 @@ from denseir_jax.train.optimizer import OptimizerConfig
 def get_config(size: str = "tiny"):
     choose(dict.fromkeys(SIZES), size)
     base = FinetuneConfig(
-        steps=0,
         epochs=40.0,  # the repository's configuration and the paper (100 for small data sets)
         batch_size=128,  # 16 on each of 8 GPUs
         objective=ContrastiveConfig(group_size=2, temperature=1.0, similarity="dot", tied=False),  # one BM25 negative a question

@@ -28,7 +28,6 @@ from denseir_jax.train.optimizer import OptimizerConfig
 def get_config(size: str = "tiny"):
     choose(dict.fromkeys(SIZES), size)
     base = FinetuneConfig(
-        steps=0,
         epochs=3.0,
         batch_size=64,
         objective=ContrastiveConfig(group_size=8, temperature=1.0, similarity="dot"),
@@ -38,7 +37,6 @@ def get_config(size: str = "tiny"):
         cadence=Cadence(log=100, save=2000, probe=2000),
     )
     cross = FinetuneConfig(
-        steps=0,
         epochs=2.0,
         batch_size=4,
         objective=CrossEncoderConfig(group_size=8),  # LCE (Gao, Dai & Callan 2021, arXiv 2101.08751), as are batch, epochs and rate
@@ -50,7 +48,7 @@ def get_config(size: str = "tiny"):
     teacher, student = finetuning(size, base), finetuning(size, taught)
     undivided, group = 1.0, student.objective.group_size
     own = student.objective.temperature  # the retriever's scores are of the student's kind
-    turn = {"epochs": student.epochs / 3, "steps": student.steps // 3}  # all turns together are as long as one fine-tuning
+    turn = {"epochs": student.epochs / 3} if student.epochs else {"steps": 1}  # all turns together are as long as one fine-tuning
     schedule = (
         Turn("retriever", own, group, "bm25", **turn),
         Turn("cross_encoder", undivided, group, "bm25", **turn),

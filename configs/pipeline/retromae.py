@@ -33,7 +33,6 @@ VARIANTS = {**{size: (size, False) for size in SIZES}, **{f"{size}_distilled": (
 def get_config(variant: str = "tiny"):
     size, distilled = choose(VARIANTS, variant)
     base = FinetuneConfig(
-        steps=0,
         epochs=4.0,
         batch_size=128,  # 16 on each of 8 GPUs
         objective=ContrastiveConfig(group_size=16, temperature=1.0, similarity="dot", tied=True),
@@ -43,7 +42,6 @@ def get_config(variant: str = "tiny"):
         cadence=Cadence(log=100, save=2000, probe=2000),
     )
     cross = FinetuneConfig(
-        steps=0,
         epochs=4.0,
         batch_size=16,  # 1 on each of 8 GPUs, accumulated twice
         objective=CrossEncoderConfig(group_size=65, pair_length=176),  # theirs cuts pairs at 200, here query and passage may have 32 + 144

@@ -31,7 +31,6 @@ VARIANTS = {**{size: (size, True) for size in SIZES}, **{f"{size}_labelled": (si
 def get_config(variant: str = "tiny_labelled"):
     size, augmented = choose(VARIANTS, variant)
     dual = FinetuneConfig(
-        steps=0,
         epochs=160.0,  # 40 epochs of four lines a query, each with one negative
         batch_size=4096,  # 512 on each of 8 GPUs
         objective=ContrastiveConfig(group_size=2, temperature=1.0, similarity="dot", tied=False, sources=("random",)),
@@ -46,7 +45,6 @@ def get_config(variant: str = "tiny_labelled"):
         objective=dataclasses.replace(dual.objective, sources=()),
     )
     cross = FinetuneConfig(
-        steps=0,
         epochs=2.0,
         batch_size=13,  # 64 pairs a GPU are 13 groups of 5; on how many GPUs is not told
         # Two classes, each pair by itself; each positive with four negatives, pairs of 160 tokens.

@@ -17,7 +17,7 @@ from denseir_jax.train.optimizer import OptimizerConfig
 
 
 class Scale(NamedTuple):
-    """Passes over the queries or steps (the other is 0), queries a step, most passages a query, words of a vocabulary, tokens
+    """Passes over the queries, or steps where these are 0, queries a step, most passages a query, words of a vocabulary, tokens
     of a query and of a passage, peak learning rate, steps of pre-training (0: as its card says)."""
 
     epochs: float
@@ -65,7 +65,7 @@ def finetuning(size: str, base: FinetuneConfig) -> FinetuneConfig:
     return dataclasses.replace(
         base,
         epochs=scale.epochs,
-        steps=scale.steps,
+        steps=scale.steps or base.steps,
         batch_size=scale.batch_size,
         objective=dataclasses.replace(base.objective, **group),
         encoder=encoder(size, scale.vocabulary),

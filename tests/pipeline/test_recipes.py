@@ -162,7 +162,7 @@ def test_a_schedule_becomes_students_in_sequence() -> None:
     students = [links[f"student{n}"] for n in range(1, 5)]
     assert [s.init_from for s in students] == ["@init_from", "run:@student1", "run:@student2", "run:@student3"]
     assert [(s.objective.teacher_temperature, s.objective.group_size) for s in students] == [(0.5, 4), (2.0, 6), (1.0, 8), (1.0, 8)]
-    assert [(s.epochs, s.steps) for s in students] == [(2.0, 0), (0.0, 7), (1.0, 0), (0.5, 0)]
+    assert [s.epochs for s in students] == [2.0, 0.0, 1.0, 0.5] and students[1].steps == 7
     assert [s.training_set for s in students] == [f"@teach{n}" for n in range(1, 5)]
     assert [links[f"teach{n}"].teacher for n in range(1, 5)] == ["run:@teacher_small", "hf:somewhere", "hf:somewhere", "hf:somewhere"]
     assert [links[f"teach{n}"].training_set for n in range(1, 5)] == ["@bm25_negatives", "@bm25_negatives", "@mined3", "@mined4"]
@@ -184,13 +184,18 @@ def test_scores_that_two_turns_share_are_made_once() -> None:
         ((), "the schedule has no row"),
         ((Turn("tiny", 1.0, 4, "bm25", steps=1),), "the teacher 'tiny', which is not among small, large"),
         ((Turn("small", 1.0, 4, "mined", steps=1),), "the first row of the schedule has negatives='mined'"),
-        ((Turn("small", 1.0, 4, "bm25"),), "steps=0 and epochs=0: one of them must be above 0"),
         ((Turn("small", 1.0, 1, "bm25", steps=1),), "group_size=1: a teacher compares"),
     ],
 )
 def test_schedules_that_cannot_be_are_refused(turns: tuple[Turn, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         schedule(*turns)
+
+
+@pytest.mark.parametrize("time", [{}, {"epochs": 1.0, "steps": 1}, {"epochs": -1.0}])
+def test_a_turn_is_told_in_epochs_or_in_steps(time: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="one of them must be above 0, the other 0"):
+        Turn("small", 1.0, 4, "bm25", **time)
 
 
 def test_every_recipe_is_compared_with_bm25_and_measured_on_test() -> None:

@@ -19,7 +19,7 @@ class Turn:
     Attributes:
         teacher: name of a teacher. temperature: of the teacher's scores. group_size: passages a query, the positive included.
         negatives: what the group is drawn from: BM25's, or beside them what the student as it is by now brings up. epochs:
-        passes over the queries; or `steps`, where epochs is 0.
+        passes over the queries, or `steps`: one of the two.
     """
 
     teacher: str
@@ -28,6 +28,10 @@ class Turn:
     negatives: Literal["bm25", "mined"]
     epochs: float = 0.0
     steps: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.epochs > 0) == (self.steps > 0):
+            raise ValueError(f"epochs={self.epochs:g} and steps={self.steps}: one of them must be above 0, the other 0")
 
 
 def progressive(
@@ -85,4 +89,4 @@ def _teacher(recipe: Recipe, name: str, teacher: FinetuneConfig | str, training_
 
 def _in_turn(student: FinetuneConfig, turn: Turn) -> FinetuneConfig:
     objective = dataclasses.replace(student.objective, group_size=turn.group_size, teacher_temperature=turn.temperature)
-    return dataclasses.replace(student, objective=objective, epochs=turn.epochs, steps=turn.steps)
+    return dataclasses.replace(student, objective=objective, epochs=turn.epochs, steps=turn.steps or student.steps)

@@ -55,7 +55,7 @@ def get_config(variant: str = "tiny_labelled"):
     )
     # Of the first 50 those below .1, in the order of ranks, four; too few are filled from below, to rank 1000, unseen.
     denoise = DenoiseConfig(reranker="filled in", keep_below=0.1, positive_above=0.9, fill_to=1000)
-    denoised = mining(size, MineConfig(depth=1000, hi=10 if size == "smoke" else 50, n=4, denoise=denoise))
+    denoised = mining(size, MineConfig(depth=1000, hi=10 if size in ("smoke", "tiny") else 50, n=4, denoise=denoise))
     return card(
         rocketqa(
             "",

@@ -4,6 +4,8 @@ The argument is a size: smoke, tiny, small or base; with `_given` behind it (tin
 --config.links.teach.teacher=run:DIR or hf:DIR. base: the loss is coCondenser's (Gao & Callan 2022, arXiv 2108.05540, section 5.1: the
 student's softmax over the whole batch), its length and rates are not told there; they are that recipe's fine-tuning.
 
+From random weights a cross-encoder learns little in minutes and teaches less: --config.init_from=hf:DIR, a published encoder, starts all.
+
     python launch/pipeline.py --config configs/pipeline/distill.py:tiny --config.dataset=beir:FOLDER --workdir DIR
 """
 

@@ -4,6 +4,8 @@ The argument is a size: smoke, tiny, small or base. The schedule is a table, one
 negatives, epochs. The idea of stronger teachers in sequence is PROD's (SimXNS), that of harder data CL-DRD's; their numbers are
 not known here: those of base are ours, rates and batches of coCondenser's fine-tuning.
 
+From random weights a cross-encoder learns little in minutes and teaches less: --config.init_from=hf:DIR, a published encoder, starts all.
+
     python launch/pipeline.py --config configs/pipeline/progressive_distill.py:tiny --config.dataset=beir:FOLDER --workdir DIR
 """
 

@@ -5,6 +5,8 @@ The argument is a size: smoke, tiny, small or base; with `_labelled` behind it (
 (PaddlePaddle/RocketQA); it starts from --config.init_from=hf:FOLDER, theirs from ERNIE, which is not read here. The smaller ones are ours
 and start from random weights. Which dual encoder retrieves for the unlabelled queries is not known here: that of step 3.
 
+From random weights a cross-encoder learns little in minutes and teaches less: --config.init_from=hf:DIR, a published encoder, starts all.
+
     python launch/pipeline.py --config configs/pipeline/rocketqa.py:tiny_labelled --config.dataset=beir:FOLDER --workdir DIR
 """
 

@@ -12,12 +12,15 @@ from denseir_jax.pipeline.chain import PipelineConfig
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 CARDS = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.py"))
+SIZES = ("smoke", "tiny", "small", "base")
 ARGUMENTS = {
     "pipeline/demo.py": ("scratch", "smoke", "warm"),
-    "pipeline/few_shot.py": ("smoke", "tiny", "small", "base", "warm", "tiny+epochs"),
-    "pipeline/two_stage.py": ("smoke", "tiny", "small", "base", "warm"),
+    "pipeline/few_shot.py": (*SIZES, "warm", "tiny+epochs"),
+    "pipeline/two_stage.py": (*SIZES, "warm"),
+    "pipeline/retromae.py": (*SIZES, *(f"{size}_distilled" for size in SIZES)),
+    "pipeline/rocketqa.py": (*SIZES, *(f"{size}_labelled" for size in SIZES)),
+    "pipeline/distill.py": (*SIZES, *(f"{size}_given" for size in SIZES)),
 }
-SIZES = ("smoke", "tiny", "small", "base")
 
 
 def load(card: str):

@@ -17,7 +17,7 @@ from denseir_jax.objectives.bottleneck import BottleneckConfig
 from denseir_jax.objectives.contrastive import ContrastiveConfig
 from denseir_jax.objectives.ict import IctConfig
 from denseir_jax.objectives.mixture import MixtureConfig
-from denseir_jax.pipeline.recipes import Control, two_stage
+from denseir_jax.pipeline.recipes.two_stage import Control, two_stage
 from denseir_jax.pipeline.stages.finetune import FinetuneConfig
 from denseir_jax.pipeline.stages.mine import MineConfig
 from denseir_jax.pipeline.stages.prepare import PrepareConfig

@@ -15,7 +15,7 @@ from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.models.sizes import encoder
 from denseir_jax.objectives.contrastive import ContrastiveConfig
 from denseir_jax.objectives.ict import IctConfig
-from denseir_jax.pipeline.recipes import two_stage
+from denseir_jax.pipeline.recipes.two_stage import two_stage
 from denseir_jax.pipeline.stages.finetune import FinetuneConfig
 from denseir_jax.pipeline.stages.mine import MineConfig
 from denseir_jax.pipeline.stages.prepare import PrepareConfig

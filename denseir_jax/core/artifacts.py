@@ -75,12 +75,13 @@ class Run:
         self.path, self.stage, self.config, self.primary = Path(path).absolute(), stage, config, primary
         self._held: IO[str] | None = None
 
-    def open(self, inputs: Mapping[str, str | Path], overwrite: bool = False) -> "Run":
+    def open(self, inputs: Mapping[str, str | Path], overwrite: bool = False, holds_runs: bool = False) -> "Run":
         """Take the folder: refuse one made by another config or from other inputs, or empty it if told to.
 
         Args:
             inputs: name -> path (hashed by `content_sha256`) or text (``sha256:...`` taken as it is).
-            overwrite: empty the folder first if it differs.
+            overwrite: empty the folder first if it differs. holds_runs: but for its run folders, which know by themselves
+                whether they still serve.
         Raises:
             InputError: the folder belongs to another config (the differing keys are named), input, or stage.
         """
@@ -95,6 +96,8 @@ class Run:
             raise InputError(f"workdir {self.path} was made {differing}; choose another --workdir, or pass --overwrite to replace it")
         if differing and self.primary:
             for child in self._children():
+                if holds_runs and (child / CONFIG).is_file():
+                    continue
                 shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
         if self.primary:
             self.path.mkdir(parents=True, exist_ok=True)

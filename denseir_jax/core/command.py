@@ -37,6 +37,8 @@ class Stage:
         collective: whether several processes work on it together; else one does and the others find it done.
         workdir: where to write if no --workdir is given; None: it must be given. show: what to print of a finished
         folder, above the last line. place: (config, --workdir) -> the run folder, where one workdir holds several.
+        holds_runs: its folder is made of run folders that are kept where another config overwrites it: each knows by itself
+        whether it still serves.
     """
 
     name: str
@@ -50,13 +52,14 @@ class Stage:
     workdir: Callable[[Any], Path] | None = None
     show: Callable[[Path], None] = lambda workdir: None
     place: Callable[[Any, Path], Path] = lambda settings, workdir: workdir
+    holds_runs: bool = False
 
 
 def execute(stage: Stage, settings: Any, workdir: Path, overwrite: bool = False, process: int = 0) -> Mapping[str, Any]:
     """Run a stage in its folder, or return its metrics at once if it already finished with this config and inputs."""
     run = Run(workdir, stage.name, settings, primary=process == 0)
     try:
-        run.open(stage.inputs(settings), overwrite)
+        run.open(stage.inputs(settings), overwrite, stage.holds_runs)
         metrics = run.finished()
         if metrics is not None and stage.complete(run):
             console.say(f"{stage.name}: already finished in {workdir}, skipped")

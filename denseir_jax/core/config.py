@@ -8,9 +8,11 @@ import dataclasses
 import difflib
 import math
 import re
+import runpy
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
 from ml_collections import config_dict
@@ -84,6 +86,15 @@ def choose(table: Mapping[str, T], name: str, what: str = "size") -> T:
     if name not in table:
         raise ConfigError(f"the recipe card has no {what} {name!r}; it has {', '.join(table)}")
     return table[name]
+
+
+def from_card(cls: type[T], file: Path, argument: str) -> T:
+    """The config that another recipe card gives: the card of a recipe takes its stages' numbers from their own cards.
+
+    Raises:
+        ConfigError: as `parse`, or the card has no such size or variant.
+    """
+    return parse(cls, runpy.run_path(str(file))["get_config"](argument))
 
 
 def unknown_key(path: str, key: str, known: list[str]) -> str:

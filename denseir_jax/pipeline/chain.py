@@ -24,6 +24,8 @@ from denseir_jax.data.lines import BadRows
 from denseir_jax.data.sources import read_dataset
 from denseir_jax.parallel import mesh
 from denseir_jax.pipeline import stages
+from denseir_jax.pipeline.stages.mine import MineConfig
+from denseir_jax.pipeline.stages.teach import TeachConfig
 
 _REFERENCE = re.compile(r"@([A-Za-z_]\w*)")  # not the 10 of nDCG@10
 _OWN = ("dataset", "init_from")
@@ -135,6 +137,12 @@ def inputs(config: PipelineConfig) -> Mapping[str, str | Path]:
     links = [config.links[name] for name in config.order]
     if not config.init_from and any(getattr(link, "retriever", "") == "@init_from" for link in links):
         raise ConfigError("this recipe starts from a trained encoder: --config.init_from=hf:DIR or run:DIR")
+    untaught = next((name for name in config.order if isinstance(link := config.links[name], TeachConfig) and not link.teacher), None)
+    if untaught:
+        raise ConfigError(f"link {untaught!r} has no teacher: --config.links.{untaught}.teacher=run:DIR or hf:DIR")
+    unasked = next((name for name, link in zip(config.order, links, strict=True) if _asks_nothing(link)), None)
+    if unasked:
+        raise ConfigError(f"link {unasked!r} has no queries: --config.links.{unasked}.unlabelled=tsv:FILE or jsonl:FILE")
     known = read_dataset(config.dataset, BadRows("skip")).splits
     for name, link in zip(config.order, links, strict=True):
         for key in ("split", "tune_split", "probe_split"):
@@ -142,6 +150,11 @@ def inputs(config: PipelineConfig) -> Mapping[str, str | Path]:
             if split and getattr(link, "dataset", "") == "@dataset" and split not in known and _reads(link, key):
                 raise InputError(f"{config.dataset} has no split {split!r} (it has {', '.join(known)}), which link {name!r} reads as {key}")
     return {}
+
+
+def _asks_nothing(link: Any) -> bool:
+    """Whether a link mines for unlabelled queries alone, and none are named."""
+    return isinstance(link, MineConfig) and not link.split and not link.unlabelled
 
 
 def _reads(link: Any, key: str) -> bool:
@@ -171,5 +184,6 @@ stage = Stage(
     summary="Run a whole recipe as a resumable chain of stages.",
     start=mesh.initialize,
     complete=never_complete,
+    holds_runs=True,
     show=show,
 )

@@ -120,7 +120,7 @@ def test_ms_marco_run_without_scores(call):
         ((*files(), "--config.averagin=run"), "did you mean 'averaging'"),
         ((*files(), "--config.retriever=bm25"), "config.run is a ranking already"),
         (("--config.dataset=beir:.",), "needs something that ranks"),
-        ((*files(), "--config.dataset=beir:."), "run and dataset are both given"),
+        ((*files(), "--config.dataset=beir:."), "qrels and dataset are both given"),
         (files("other.run"), "no query id of the run is in the qrels (run: 'x1' ..., qrels: 'q1' ...)"),
         (files("foreign.run"), "no document id of the run is in the qrels (run: 'm1' ..., qrels: 'd1' ...)"),
         (files("nan.run"), "nan.run:1: bad score 'nan'; expected a finite number"),
@@ -154,6 +154,21 @@ def test_bad_rows_are_skipped_and_counted_on_request(call):
     code, _, err = call(*files("c.run"), "--config.on_bad_row=skip", "--workdir=w")
     assert code == 0, err
     assert json.loads(Path("w/manifest.json").read_text())["skipped_rows"] == {"bad score": 1}
+
+
+def test_a_run_is_judged_by_a_data_set(call):
+    """As by the same judgments in a file, and with the texts of its queries."""
+    assert call(*files(), "--workdir=file")[0] == 0
+    Path("data/qrels").mkdir(parents=True)
+    Path("data/corpus.jsonl").write_text("".join(json.dumps({"_id": f"d{n}", "text": "some"}) + "\n" for n in range(1, 10)))
+    Path("data/queries.jsonl").write_text("".join(json.dumps({"_id": f"q{n}", "text": f"about {n}"}) + "\n" for n in range(1, 5)))
+    rows = [line.split() for line in QRELS.splitlines()]
+    Path("data/qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"{q}\t{d}\t{grade}\n" for q, _, d, grade in rows))
+    code, _, err = call("--config.run=a.run", "--config.dataset=beir:data", "--workdir=w")
+    assert code == 0, err
+    by_file, by_data = (json.loads(Path(name, "metrics.json").read_text()) for name in ("file", "w"))
+    assert all(by_data[measure] == by_file[measure] for measure in ("RR@10", "nDCG@10", "R@100", "queries"))
+    assert "about 1" in Path("w/per_query.jsonl").read_text() and Path("w/run.trec").exists()
 
 
 def test_the_command_of_the_readme_needs_no_jax(tmp_path):

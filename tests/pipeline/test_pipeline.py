@@ -12,6 +12,7 @@ from launching import launch, metrics
 
 from denseir_jax.core.command import execute
 from denseir_jax.core.config import parse
+from denseir_jax.core.errors import InputError
 from denseir_jax.pipeline.chain import PipelineConfig, stage
 from denseir_jax.pipeline.stages.encode import EncodeConfig
 
@@ -85,6 +86,23 @@ def test_finished_links_are_skipped_and_changed_data_is_not(recipe, data, tmp_pa
     execute(stage, config, run)
     assert "already finished" not in capsys.readouterr().err
     assert not set(hashes(run).values()) & set(made.values())
+
+
+def test_what_is_changed_late_makes_only_later_links_again(recipe, data, tmp_path, capsys):
+    config = parse(PipelineConfig, runpy.run_path(str(recipe))["get_config"]())
+    config, run = dataclasses.replace(config, dataset=f"beir:{data}"), tmp_path / "run"
+    execute(stage, config, run)
+    made = hashes(run)
+    (run / "notes.txt").write_text("not a run")
+    changed = dataclasses.replace(config, links={**config.links, "vectors": dataclasses.replace(config.links["vectors"], dtype="float32")})
+    with pytest.raises(InputError, match=r"made by another config \(links.vectors.dtype: .*or pass --overwrite"):
+        execute(stage, changed, run)
+    assert hashes(run) == made
+    capsys.readouterr()
+    execute(stage, changed, run, overwrite=True)
+    assert capsys.readouterr().err.count("already finished") == 3
+    assert [name for name, sha in hashes(run).items() if made[name] != sha] == ["vectors", "found"]
+    assert not (run / "notes.txt").exists(), "what no link made goes, as it does for every other stage"
 
 
 def test_killed_in_the_middle_it_goes_on(recipe, data, tmp_path):

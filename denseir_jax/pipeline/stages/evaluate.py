@@ -41,10 +41,11 @@ RUN, TABLE = "run.trec", "table.txt"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
-    """What to evaluate: either `run` and `qrels`, or `dataset` and `retriever`.
+    """What to evaluate: `run` and `qrels`, `dataset` and `retriever`, or `run` by the judgments of `dataset`.
 
     Attributes:
-        run: a run file, TREC or MS MARCO. qrels: judgments for it. queries: its query texts (id, tab, text), if at hand.
+        run: a run file, TREC or MS MARCO, or a finished rerank run. qrels: judgments for it. queries: its query texts (id, tab,
+        text), if at hand.
         dataset: format:path. split: which queries. retriever: "bm25", run:DIR or hf:DIR. hybrid: it together with BM25.
         embeddings: a finished encode run of that retriever; without it the corpus is encoded here.
         index: exact, or ScaNN. depth: passages a query. template: how texts are written for hf: (a run brings its own).
@@ -83,8 +84,8 @@ class EvaluateConfig:
             raise ValueError(f"depth={self.depth} must be at least 1")
         if self.seed < 0:
             raise ValueError(f"seed={self.seed} must not be negative")
-        if self.run and self.dataset:
-            raise ValueError("run and dataset are both given; a run file is judged by qrels, a dataset by its own judgments")
+        if self.qrels and self.dataset:
+            raise ValueError("qrels and dataset are both given; a run is judged by one of them")
         if self.retriever == "bm25" and (self.hybrid or self.embeddings):
             raise ValueError("hybrid and embeddings go with a dense retriever; retriever=bm25 needs neither")
         if self.hybrid and self.fusion == "weighted" and self.tune_split == self.split:
@@ -99,11 +100,11 @@ class EvaluateConfig:
         parse_measures([*self.measures, *([] if self.tune_measure in self.measures else [self.tune_measure])])
         if not self.run and not self.dataset:
             raise ConfigError("nothing to evaluate; expected --config.run=FILE --config.qrels=FILE, or --config.dataset=format:path")
-        if self.run and not self.qrels:
-            raise ConfigError("config.qrels is empty; expected --config.qrels=FILE, the judgments for config.run")
+        if self.run and not self.qrels and not self.dataset:
+            raise ConfigError("config.qrels is empty; expected --config.qrels=FILE, the judgments for config.run, or --config.dataset")
         if self.run and self.retriever:
             raise ConfigError("config.run is a ranking already; config.retriever goes with config.dataset")
-        if self.dataset and not self.retriever:
+        if self.dataset and not self.retriever and not self.run:
             raise ConfigError("config.dataset needs something that ranks: --config.retriever=bm25|run:DIR|hf:DIR")
 
 
@@ -126,8 +127,8 @@ def run_evaluate(run: Run) -> Mapping[str, Any]:
     config: EvaluateConfig = run.config
     bad = BadRows(config.on_bad_row)
     facts: dict[str, Any] = {}
-    if config.run:
-        ranking, qrels, texts = trec.read_run(config.run, bad).ranking, trec.read_qrels(config.qrels, bad), _texts(config, bad)
+    if config.run and not config.dataset:
+        ranking, qrels, texts = trec.read_run(_run_file(config), bad).ranking, trec.read_qrels(config.qrels, bad), _texts(config, bad)
     else:
         ranking, qrels, texts, facts = _rank(run, config, bad)
     evaluation = evaluate(ranking, qrels, config.measures, documents_known=bool(config.dataset))
@@ -158,15 +159,23 @@ def _texts(config: EvaluateConfig, bad: BadRows) -> dict[str, str]:
     return {query.id: query.text for query in tsv.queries(config.queries, bad)} if config.queries else {}
 
 
+def _run_file(config: EvaluateConfig) -> str:
+    return str(output_of(config.run, RUN, ("rerank", "evaluate"))) if Path(config.run).is_dir() else config.run
+
+
 def _rank(run: Run, config: EvaluateConfig, bad: BadRows) -> tuple[Ranking, Qrels, dict[str, str], dict[str, Any]]:
     """The run of a dataset's split, kept as ``run.trec``; its judgments, query texts, and facts for the metrics."""
-    from denseir_jax.pipeline.stages import systems  # JAX comes with it
-
     dataset = sources.read_dataset(config.dataset, bad)
     qrels, texts = dataset.qrels(config.split), dataset.queries(config.split)
     if not texts:
         raise InputError(f"{config.dataset}: no query of the split {config.split!r} has a text; expected at least one")
     need_relevant(qrels, parse_measures(config.measures))  # before the corpus is encoded
+    if config.run:
+        ranking = trec.read_run(_run_file(config), bad).ranking
+        trec.write_run(run.path / RUN, ranking)
+        return ranking, qrels, texts, {}
+    from denseir_jax.pipeline.stages import systems  # JAX comes with it
+
     ranker = systems.build(config, dataset, run.path)
     for warning in sources.check(dataset, config.split, ranker.ids).warnings():
         say(f"warning: {warning}")

@@ -1,0 +1,1 @@
+"""Recipes of several stages, as configs: which link reads what from which. The numbers come from the cards."""

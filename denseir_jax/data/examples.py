@@ -11,6 +11,7 @@ from typing import Any
 
 from denseir_jax.core import artifacts
 from denseir_jax.data import jsonl
+from denseir_jax.data.facts import output_of
 from denseir_jax.data.jsonl import BadField
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import SeenIds
@@ -32,6 +33,15 @@ class Example:
     query: str
     positives: tuple[str, ...]
     negatives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def file_of(place: str | Path) -> Path:
+    """The file of a training set: itself, or in the finished run of a stage that makes one.
+
+    Raises:
+        InputError: as `facts.output_of`.
+    """
+    return output_of(place, TRAINING_SET, TRAINING_SETS) if Path(place).is_dir() else Path(place)
 
 
 def write_examples(path: Path, examples: Iterable[Example]) -> dict[str, Any]:

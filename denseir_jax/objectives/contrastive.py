@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data.batches import RowSource
+from denseir_jax.data.examples import TRAINING_SET
 from denseir_jax.data.group_cells import RANDOM
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.pairs import PAIRS, PairRows
@@ -38,8 +39,6 @@ from denseir_jax.objectives.losses import mean
 from denseir_jax.objectives.registry import register
 from denseir_jax.objectives.towers import Towers
 from denseir_jax.parallel import contrastive
-
-EXAMPLES = "training_set.jsonl"  # in the folder of a training set
 
 
 @register
@@ -184,7 +183,7 @@ class Contrastive(Towers):
             raise InputError("the contrastive objective learns from judged queries: it needs a training set, not a corpus alone")
         if (groups / PAIRS).is_file():
             return PairRows(groups, store, self.context.seed)
-        file = groups / EXAMPLES if groups.is_dir() else groups
+        file = groups / TRAINING_SET if groups.is_dir() else groups
         examples = read_training_set(file, store.row_of, BadRows("error"))
         c = self.config
         own = store.tokenizer() if tokenizer is None else tokenizer

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data.batches import RowSource
+from denseir_jax.data.examples import TRAINING_SET
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokenizer import Tokenizer
@@ -19,7 +20,6 @@ from denseir_jax.data.training_set import GroupRows, read_training_set
 from denseir_jax.models.cross_encoder import CrossEncoder, Pairs
 from denseir_jax.objectives import group_losses
 from denseir_jax.objectives.base import Batch, Context, Exported, Field, Objective, Pair, Params, token_counts
-from denseir_jax.objectives.contrastive import EXAMPLES
 from denseir_jax.objectives.losses import mean
 from denseir_jax.objectives.registry import register
 from denseir_jax.parallel import contrastive
@@ -104,7 +104,7 @@ class CrossEncoderObjective:
         """Groups from a training set on disk (a folder that holds ``training_set.jsonl``, or the file)."""
         if groups is None:
             raise InputError("a cross-encoder learns from judged queries: it needs a training set, not a corpus alone")
-        examples = read_training_set(groups / EXAMPLES if groups.is_dir() else groups, store.row_of, BadRows("error"))
+        examples = read_training_set(groups / TRAINING_SET if groups.is_dir() else groups, store.row_of, BadRows("error"))
         c, own = self.config, store.tokenizer() if tokenizer is None else tokenizer
         return GroupRows(examples, store, own, store.template, c.group_size, self.context.seed, c.sources, c.fill)
 

@@ -16,7 +16,7 @@ from denseir_jax.core.errors import InputError
 from denseir_jax.data.batches import RowSource
 from denseir_jax.data.group_cells import RANDOM
 from denseir_jax.data.lines import BadRows
-from denseir_jax.data.teacher_scores import Teacher, read_teacher_scores
+from denseir_jax.data.teacher_scores import TEACHER_SCORES, Teacher, read_teacher_scores
 from denseir_jax.data.tokenizer import Tokenizer
 from denseir_jax.data.tokens import TokenStore
 from denseir_jax.data.training_set import TrainingSet
@@ -27,8 +27,6 @@ from denseir_jax.objectives.losses import mean
 from denseir_jax.objectives.registry import register
 from denseir_jax.parallel import contrastive
 from denseir_jax.search.teacher_vectors import VECTORS, open_teacher_vectors
-
-SCORES = "teacher_scores.jsonl"  # beside the training set
 
 
 @register
@@ -110,8 +108,8 @@ class Distill(Contrastive):
         if self.config.teach == "in_batch_kl":
             if not (folder / VECTORS).is_dir():
                 raise InputError(f"{folder / VECTORS} does not exist: in_batch_kl needs what launch/teach.py --config.write=vectors gives")
-        elif not (folder / SCORES).is_file():
-            raise InputError(f"{folder / SCORES} does not exist: distillation needs a teacher's scores of this training set")
+        elif not (folder / TEACHER_SCORES).is_file():
+            raise InputError(f"{folder / TEACHER_SCORES} does not exist: distillation needs a teacher's scores of this training set")
         return super().rows(store, groups, tokenizer)
 
     def teacher(self, file: Path, examples: TrainingSet, store: TokenStore) -> Teacher:
@@ -119,7 +117,7 @@ class Distill(Contrastive):
         if self.config.teach == "in_batch_kl":
             return open_teacher_vectors(file.parent, examples, store.row_of, store.content_ids)
         query_of = {id: n for n, id in enumerate(examples.query_ids)}
-        return read_teacher_scores(file.with_name(SCORES), query_of, store.row_of, store.content_ids, BadRows("error"))
+        return read_teacher_scores(file.with_name(TEACHER_SCORES), query_of, store.row_of, store.content_ids, BadRows("error"))
 
     def over_batch(
         self, params: Params, vectors: Mapping[str, jax.Array], sums: Mapping[str, Pair], batch: Batch

@@ -15,10 +15,11 @@ from denseir_jax.core.command import execute
 from denseir_jax.core.config import parse
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.core.events import read
+from denseir_jax.data.teacher_scores import TEACHER_SCORES
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.objectives.contrastive import ContrastiveConfig
-from denseir_jax.objectives.distill import SCORES, DistillConfig
+from denseir_jax.objectives.distill import DistillConfig
 from denseir_jax.pipeline.stages.data_sets import SetConfig
 from denseir_jax.pipeline.stages.finetune import FinetuneConfig, inputs
 from denseir_jax.pipeline.stages.finetune import stage as finetune
@@ -141,7 +142,7 @@ def test_a_share_of_the_queries_is_used_and_epochs_are_counted_from_it(beir, bei
     rows = [json.loads(line) | {"negatives": {"bm25": [f"p{(n + 7) % 60}"]}} for n, line in enumerate(lines)]
     (taught / "training_set.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     scores = [(r["query_id"], p, float(s)) for r in rows for s, p in enumerate((r["negatives"]["bm25"][0], r["positives"][0]))]
-    (taught / SCORES).write_text("".join(json.dumps({"query_id": q, "passage_id": p, "score": s}) + "\n" for q, p, s in scores))
+    (taught / TEACHER_SCORES).write_text("".join(json.dumps({"query_id": q, "passage_id": p, "score": s}) + "\n" for q, p, s in scores))
     from denseir_jax.pipeline.stages import finetune as module
 
     small = settings(**where, objective=DistillConfig(group_size=2), query_share=0.001, steps=1)
@@ -150,7 +151,7 @@ def test_a_share_of_the_queries_is_used_and_epochs_are_counted_from_it(beir, bei
         execute(finetune, small, tmp_path / "one")
     told = capsys.readouterr().err
     assert "1 of 240 training queries" in told and "1 queries are fewer than the 16 rows of a batch" in told
-    assert len((tmp_path / "one" / "share" / SCORES).read_text().splitlines()) == 2
+    assert len((tmp_path / "one" / "share" / TEACHER_SCORES).read_text().splitlines()) == 2
 
 
 def test_the_card_for_pairs_trains_on_arrays(beir, beir_tokens, one_device, tmp_path, capsys):

@@ -17,6 +17,7 @@ from denseir_jax.core.artifacts import Run, finished_run
 from denseir_jax.core.command import execute
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.lines import BadRows
+from denseir_jax.data.teacher_scores import TEACHER_SCORES
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokenizer import load_tokenizer
 from denseir_jax.data.tokens import TokenStore
@@ -27,7 +28,6 @@ from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.objectives.base import Context
 from denseir_jax.objectives.bottleneck import BottleneckConfig
 from denseir_jax.objectives.contrastive import ContrastiveConfig
-from denseir_jax.objectives.distill import SCORES
 from denseir_jax.objectives.ict import IctConfig
 from denseir_jax.objectives.mlm import MlmConfig
 from denseir_jax.objectives.seed import SeedConfig
@@ -147,7 +147,7 @@ def test_examples_that_a_source_brings_become_groups(beir, tmp_path, capsys):
     assert "60 queries of flag_embedding:" in capsys.readouterr().err
     rows = GroupRows(found, store, load_tokenizer(tmp_path / "tokens" / "tokenizer"), template, group_size=2, seed=0)
     assert rows.counts == {"queries": 60, "skipped": 0, "negatives": 60, "dropped": 0, "short": 0, "filled": 0}
-    scores = [json.loads(line)["score"] for line in (tmp_path / "run" / SCORES).read_text().splitlines()]
+    scores = [json.loads(line)["score"] for line in (tmp_path / "run" / TEACHER_SCORES).read_text().splitlines()]
     assert len(scores) == 120 and sorted(scores)[:61] == [-1] * 60 + [0.5] and max(scores) == 59.5
     assert inputs(config) != inputs(dataclasses.replace(config, training_set=None))
     with pytest.raises(InputError, match=r"training_set=given: beir:.* has judgments alone; expected a source with examples"):

@@ -18,13 +18,13 @@ from denseir_jax.core.command import execute, run_command
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.core.events import read
 from denseir_jax.data.records import Passage
+from denseir_jax.data.teacher_scores import TEACHER_SCORES
 from denseir_jax.data.tokens import TokenStore
 from denseir_jax.data.trec import read_run, write_run
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.objectives.base import Context
 from denseir_jax.objectives.contrastive import ContrastiveConfig
 from denseir_jax.objectives.cross_encoder import CrossEncoderConfig
-from denseir_jax.objectives.distill import SCORES
 from denseir_jax.pipeline.stages.finetune import stage as finetune
 from denseir_jax.pipeline.stages.rerank import RerankConfig, reranked
 from denseir_jax.pipeline.stages.rerank import stage as rerank
@@ -256,7 +256,7 @@ def test_a_killed_reranking_goes_on(trained, beir, run_file, tmp_path, capsys):
 def test_a_cross_encoder_teaches(trained, beir, negatives, tmp_path):  # noqa: F811
     config = TeachConfig(dataset=f"beir:{beir}", training_set=str(negatives), teacher=f"hf:{trained / FOLDER}")
     found = execute(teach, config, tmp_path / "taught")
-    lines = (tmp_path / "taught" / SCORES).read_text().splitlines()
+    lines = (tmp_path / "taught" / TEACHER_SCORES).read_text().splitlines()
     some, model = [json.loads(line) for line in lines][::53], load_reranker(f"run:{trained}")
     assert found["scores"] == found["scored"] == len(lines) and finished_run(tmp_path / "taught")["teacher_sha256"] == model.sha256
     queries, passages = texts(beir, "queries"), texts(beir, "corpus")
@@ -264,6 +264,6 @@ def test_a_cross_encoder_teaches(trained, beir, negatives, tmp_path):  # noqa: F
     np.testing.assert_allclose([row["score"] for row in some], want, atol=1e-5)
     (tmp_path / "taught" / "manifest.json").unlink()  # as a kill just before the end leaves it
     assert execute(teach, config, tmp_path / "taught")["scored"] == 0
-    assert (tmp_path / "taught" / SCORES).read_text().splitlines() == lines
+    assert (tmp_path / "taught" / TEACHER_SCORES).read_text().splitlines() == lines
     with pytest.raises(ConfigError, match="which has none"):
         execute(teach, dataclasses.replace(config, embeddings=str(negatives)), tmp_path / "vectors")

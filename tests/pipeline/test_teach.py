@@ -15,8 +15,8 @@ from denseir_jax.core.command import execute
 from denseir_jax.core.config import parse
 from denseir_jax.core.errors import InputError
 from denseir_jax.core.events import read
-from denseir_jax.data.teacher_scores import write_teacher_scores
-from denseir_jax.objectives.distill import SCORES, DistillConfig
+from denseir_jax.data.teacher_scores import TEACHER_SCORES, write_teacher_scores
+from denseir_jax.objectives.distill import DistillConfig
 from denseir_jax.pipeline.stages.encode import EncodeConfig
 from denseir_jax.pipeline.stages.encode import stage as encode
 from denseir_jax.pipeline.stages.finetune import FinetuneConfig
@@ -52,7 +52,7 @@ def texts(beir, name: str) -> dict[str, str]:
 def test_scores_are_the_teachers_own(taught, beir, condenser):  # noqa: F811
     teacher = load_retriever(f"run:{condenser}")
     queries, passages = texts(beir, "queries"), texts(beir, "corpus")
-    some = [json.loads(line) for line in (taught / SCORES).read_text().splitlines()][::97]
+    some = [json.loads(line) for line in (taught / TEACHER_SCORES).read_text().splitlines()][::97]
     assert len({row["query_id"] for row in some}) == len(some) == 20
     q = encode_queries(teacher, {row["query_id"]: queries[row["query_id"]] for row in some})
     sides = dataclasses.replace(teacher, query=teacher.passage, template=dataclasses.replace(teacher.template, query_length=32))
@@ -71,7 +71,7 @@ def test_a_student_learns_the_order(taught, beir, beir_tokens, tmp_path):
 def test_what_is_missing_is_one_line(taught, beir, beir_tokens, tmp_path):
     objective = DistillConfig(group_size=8)
     shutil.copytree(taught, tmp_path / "other")
-    write_teacher_scores(tmp_path / "other" / SCORES, [("nobody", "p1", 1.0)])
+    write_teacher_scores(tmp_path / "other" / TEACHER_SCORES, [("nobody", "p1", 1.0)])
     for folder, words in ((taught.parent / "mined", "does not exist"), (tmp_path / "other", "has no score for any query")):
         with pytest.raises(InputError, match=words):
             execute(finetune, settings(beir, beir_tokens, folder, objective=objective), tmp_path / "run")
@@ -103,7 +103,7 @@ def test_vectors_give_the_scores(taught, with_vectors):
     made, copied = vectors_of(with_vectors), vectors_of(with_vectors.parent / "copied")
     assert made.keys() == copied.keys()
     np.testing.assert_allclose(np.stack(list(made.values())), [copied[item] for item in made], atol=2e-3)
-    rows = [json.loads(line) for line in (taught / SCORES).read_text().splitlines()]
+    rows = [json.loads(line) for line in (taught / TEACHER_SCORES).read_text().splitlines()]
     products = [made[row["query_id"]] @ made[row["passage_id"]] for row in rows]  # of vectors of length 1
     np.testing.assert_allclose([row["score"] for row in rows], products, atol=2e-3)
     manifest = finished_run(with_vectors)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from denseir_jax.core.errors import InputError
 from denseir_jax.data import jsonl, sources, tsv
-from denseir_jax.data.examples import TRAINING_SET, TRAINING_SETS, Example, read_examples
-from denseir_jax.data.facts import output_of
+from denseir_jax.data.examples import Example, file_of, read_examples
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.questions import read_questions
 from denseir_jax.data.records import Dataset, Query
@@ -68,9 +67,7 @@ def _earlier(config: MineConfig, bad: BadRows) -> dict[str, Example]:
     """The examples to be extended, by query id."""
     if not config.training_set:
         return {}
-    path = Path(config.training_set)
-    if path.is_dir():
-        path = output_of(path, TRAINING_SET, TRAINING_SETS)
+    path = file_of(config.training_set)
     found = {example.query_id: example for example in read_examples(path, bad)}
     if any(config.pool_name in example.negatives for example in found.values()):
         raise InputError(f"{path} already has negatives in the pool {config.pool_name!r}; name the new one by config.pool")

@@ -18,8 +18,7 @@ from denseir_jax.core.command import Stage
 from denseir_jax.core.config import identity, located
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data import sources
-from denseir_jax.data.examples import TRAINING_SETS
-from denseir_jax.data.facts import output_of
+from denseir_jax.data.examples import file_of
 from denseir_jax.data.findings import Findings
 from denseir_jax.data.records import Dataset, Passage, Qrels
 from denseir_jax.data.template import TextTemplate
@@ -168,7 +167,7 @@ def _judged(
     if config.training_set:
         learnt = Queries("training set", True)
         with findings.going_on():
-            path = _training_set_file(Path(config.training_set))
+            path = file_of(config.training_set)
             learnt, report["training_set"] = judged.read_training_set(findings, path, table, qrels, template, count, looked_at)
             report["training_set"] |= learnt.facts(template)
     if learnt is None:
@@ -180,14 +179,6 @@ def _judged(
         findings.note("nothing to learn from", first, "a query needs a text, and a positive that the corpus has", fault=True)
     judged.note_overlap(findings, learnt, [other for name, other in splits.items() if name != config.split])
     return learnt, facts
-
-
-def _training_set_file(path: Path) -> Path:
-    if not path.is_dir():
-        return path
-    from denseir_jax.objectives.contrastive import EXAMPLES  # JAX comes with it, which nothing else here needs
-
-    return output_of(path, EXAMPLES, TRAINING_SETS)
 
 
 def _say_now(workdir: Path) -> None:

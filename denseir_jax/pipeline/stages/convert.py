@@ -11,8 +11,7 @@ from denseir_jax.core.command import Stage
 from denseir_jax.core.config import located
 from denseir_jax.core.errors import ConfigError
 from denseir_jax.data import conversion, jsonl, sources
-from denseir_jax.data.examples import TRAINING_SET, TRAINING_SETS, Example, read_examples
-from denseir_jax.data.facts import output_of
+from denseir_jax.data.examples import Example, file_of, read_examples
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import Dataset
 from denseir_jax.data.supervised import Supervised
@@ -65,8 +64,7 @@ def run_convert(run: Run) -> Mapping[str, Any]:
 def _training(config: ConvertConfig, dataset: Dataset, bad: BadRows) -> tuple[dict[str, Sequence[Example]], dict[tuple[str, str], float]]:
     """The examples by split, and a teacher's scores where there are any."""
     if config.training_set:
-        path = Path(config.training_set)
-        file = output_of(path, TRAINING_SET, TRAINING_SETS) if path.is_dir() else path
+        file = file_of(config.training_set)
         beside = file.with_name(TEACHER_SCORES)
         scores = {
             (jsonl.id_of(row, ("query_id",)), jsonl.id_of(row, ("passage_id",))): float(row["score"])

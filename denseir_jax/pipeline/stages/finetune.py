@@ -14,17 +14,14 @@ from denseir_jax.core.config import located, operational
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data import sources
 from denseir_jax.data.batches import RowSource
-from denseir_jax.data.examples import TRAINING_SETS, write_examples
-from denseir_jax.data.facts import output_of
+from denseir_jax.data.examples import TRAINING_SET, file_of, write_examples
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.pairs import write_pairs
 from denseir_jax.data.query_share import write_rows_of, write_share
 from denseir_jax.data.sources import read_dataset
 from denseir_jax.data.supervised import GIVEN, Supervised
-from denseir_jax.data.teacher_scores import write_teacher_scores
+from denseir_jax.data.teacher_scores import TEACHER_SCORES, write_teacher_scores
 from denseir_jax.data.tokens import TokenStore
-from denseir_jax.objectives.contrastive import EXAMPLES
-from denseir_jax.objectives.distill import SCORES
 from denseir_jax.parallel import mesh
 from denseir_jax.pipeline.stages import data_sets, training
 from denseir_jax.pipeline.stages import mine as mining
@@ -132,12 +129,12 @@ def shared(run: Run, config: FinetuneConfig, groups: Path) -> Path:
     """The training set, or that of the share of its queries that is asked for, in ``share/`` with its teacher's scores."""
     if config.query_share == 1:
         return groups
-    target, scores = run.path / SHARE / EXAMPLES, groups.with_name(SCORES)
+    target, scores = run.path / SHARE / TRAINING_SET, groups.with_name(TEACHER_SCORES)
     with mesh.first_process_first():
         if run.primary:
             among, kept, total = write_share(groups, target, config.query_share, config.seed)
             if scores.is_file():
-                write_rows_of(scores, target.with_name(SCORES), among)
+                write_rows_of(scores, target.with_name(TEACHER_SCORES), among)
             console.say(f"finetune: {kept:,} of {total:,} training queries (query_share {config.query_share:g})")
     return target
 
@@ -147,11 +144,11 @@ def open_training_set(run: Run, config: FinetuneConfig) -> Path:
     if config.training_set == GIVEN:
         return write_given(run, config)
     if config.training_set:
-        return output_of(Path(config.training_set), EXAMPLES, TRAINING_SETS)
+        return file_of(config.training_set)
     settings = dataclasses.replace(config.mine, dataset=config.dataset, split=config.split, seed=config.seed, on_bad_row=config.on_bad_row)
     with mesh.first_process_first():
         execute(mining.stage, settings, run.path / "negatives", process=0 if run.primary else 1)
-    return output_of(run.path / "negatives", EXAMPLES, ("mine",))
+    return file_of(run.path / "negatives")
 
 
 def write_given(run: Run, config: FinetuneConfig) -> Path:
@@ -172,7 +169,7 @@ def write_given(run: Run, config: FinetuneConfig) -> Path:
             counts = write_examples(path, dataset.examples(config.split))
             scores = dataset.scores(config.split)
             if (first := next(scores, None)) is not None:
-                write_teacher_scores(path.with_name(SCORES), itertools.chain([first], scores))
+                write_teacher_scores(path.with_name(TEACHER_SCORES), itertools.chain([first], scores))
             skipped = "".join(f"; {count:,} x {reason}" for reason, count in bad.counts.items())
             console.say(
                 f"finetune: {counts['queries']:,} queries of {config.dataset} with {counts['negatives'] or 'no'} negatives{skipped}"

@@ -17,7 +17,7 @@ from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage
 from denseir_jax.core.errors import ConfigError
 from denseir_jax.data import sources
-from denseir_jax.data.examples import TRAINING_SET as TRAINING_SET
+from denseir_jax.data.examples import TRAINING_SET
 from denseir_jax.data.lines import BadRows
 from denseir_jax.pipeline.mining import asking, scoring, searching
 from denseir_jax.pipeline.mining.choosing import Chooser

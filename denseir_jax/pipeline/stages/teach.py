@@ -16,14 +16,11 @@ from denseir_jax.core.command import Stage
 from denseir_jax.core.config import located, operational
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data import sources
-from denseir_jax.data.examples import TRAINING_SETS, Example, read_examples, write_examples
-from denseir_jax.data.facts import output_of
+from denseir_jax.data.examples import TRAINING_SET, Example, file_of, read_examples, write_examples
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import Dataset
-from denseir_jax.data.teacher_scores import write_teacher_scores
+from denseir_jax.data.teacher_scores import TEACHER_SCORES, write_teacher_scores
 from denseir_jax.data.template import TextTemplate
-from denseir_jax.objectives.contrastive import EXAMPLES
-from denseir_jax.objectives.distill import SCORES
 from denseir_jax.pipeline.stages.encode import given
 from denseir_jax.pipeline.stages.mine import encoded_passages
 from denseir_jax.pipeline.stages.rerank import SCORES as KEPT
@@ -64,16 +61,16 @@ class TeachConfig:
 def run_teach(run: Run) -> Mapping[str, Any]:
     """Training set, teacher -> the same training set and scores by (query id, passage id), or vectors by id."""
     config: TeachConfig = run.config
-    examples = list(read_examples(output_of(Path(config.training_set), EXAMPLES, TRAINING_SETS), BadRows(config.on_bad_row)))
+    examples = list(read_examples(file_of(config.training_set), BadRows(config.on_bad_row)))
     examples = [dataclasses.replace(example, negatives=_pools(example, config.pools)) for example in examples]
     dataset = sources.read_dataset(config.dataset, BadRows(config.on_bad_row))
     if is_reranker(config.teacher):
         return _teach_by_pairs(run, config, examples, dataset)
     teacher = load_retriever(config.teacher, given(config.template))
-    write, outputs = (_write_scores, [SCORES]) if config.write == "scores" else (_write_vectors, list(teacher_vectors.OUTPUTS))
+    write, outputs = (_write_scores, [TEACHER_SCORES]) if config.write == "scores" else (_write_vectors, list(teacher_vectors.OUTPUTS))
     written = write(run, examples, dataset, teacher)
-    metrics = {**write_examples(run.path / EXAMPLES, examples), **written}
-    run.finish(metrics, outputs=[EXAMPLES, *outputs], teacher_sha256=teacher.params_sha256)
+    metrics = {**write_examples(run.path / TRAINING_SET, examples), **written}
+    run.finish(metrics, outputs=[TRAINING_SET, *outputs], teacher_sha256=teacher.params_sha256)
     return metrics
 
 
@@ -89,7 +86,7 @@ def _write_scores(run: Run, examples: Sequence[Example], dataset: Dataset, teach
             found = score(number, np.array([row_of[item] for item in ids], np.int64))
             yield from ((example.query_id, item, float(value)) for item, value in zip(ids, found, strict=True))
 
-    return {"scores": write_teacher_scores(run.path / SCORES, scores())}
+    return {"scores": write_teacher_scores(run.path / TEACHER_SCORES, scores())}
 
 
 def _write_vectors(run: Run, examples: Sequence[Example], dataset: Dataset, teacher: Retriever) -> dict[str, int]:
@@ -134,10 +131,10 @@ def _teach_by_pairs(run: Run, config: TeachConfig, examples: Sequence[Example], 
     pairs = [(example.query_id, item) for example in examples for item in _passages_of(example)]
     texts = PairTexts(dataset, queries, pairs, f"{config.training_set} and {config.dataset}")
     scored = score_pairs(run.path / KEPT, teacher, teacher.facts, pairs, texts, "teach")
-    counts = write_examples(run.path / EXAMPLES, examples)
-    written = write_teacher_scores(run.path / SCORES, ((*pair, scored.scores[pair]) for pair in pairs))
+    counts = write_examples(run.path / TRAINING_SET, examples)
+    written = write_teacher_scores(run.path / TEACHER_SCORES, ((*pair, scored.scores[pair]) for pair in pairs))
     metrics = {**counts, "scores": written, "scored": scored.new}
-    run.finish(metrics, outputs=[EXAMPLES, SCORES], teacher_sha256=teacher.sha256)
+    run.finish(metrics, outputs=[TRAINING_SET, TEACHER_SCORES], teacher_sha256=teacher.sha256)
     return metrics
 
 

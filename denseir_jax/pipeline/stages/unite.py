@@ -15,8 +15,7 @@ from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage
 from denseir_jax.core.config import located
 from denseir_jax.core.errors import ConfigError, InputError
-from denseir_jax.data.examples import TRAINING_SET, TRAINING_SETS, Example, read_examples, write_examples
-from denseir_jax.data.facts import output_of
+from denseir_jax.data.examples import TRAINING_SET, Example, file_of, read_examples, write_examples
 from denseir_jax.data.lines import BadRows
 
 
@@ -43,9 +42,7 @@ def run_unite(run: Run) -> Mapping[str, Any]:
     config: UniteConfig = run.config
     found: dict[str, _Growing] = {}
     for place in config.places:
-        path = Path(place)
-        file = output_of(path, TRAINING_SET, TRAINING_SETS) if path.is_dir() else path
-        for example in console.progress(read_examples(file, BadRows(config.on_bad_row)), f"unite: {place}", None, "queries"):
+        for example in console.progress(read_examples(file_of(place), BadRows(config.on_bad_row)), f"unite: {place}", None, "queries"):
             found.setdefault(example.query_id, _Growing(example.query)).add(example, place)
     dropped: Counter[str] = Counter()
     counts = write_examples(run.path / TRAINING_SET, _examples(found, dropped))

@@ -4,6 +4,7 @@ A file:       --config.run=FILE --config.qrels=FILE
 A retriever:  --config.dataset=beir:FOLDER --config.retriever=run:DIR
 BM25:         --config.dataset=beir:FOLDER --config.retriever=bm25
 A hybrid:     --config.dataset=beir:FOLDER --config.retriever=run:DIR --config.hybrid=true   (its weight is tuned on the split dev)
+Pickles:      --config.dataset=beir:FOLDER --config.vectors.passages=FILE,FILE --config.vectors.queries=FILE   (of DPR or Tevatron)
 """
 
 from denseir_jax.core.config import card, choose

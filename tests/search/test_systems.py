@@ -1,6 +1,8 @@
 """The stage evaluate over a dataset: dense, BM25 and hybrid runs against brute force."""
 
+import dataclasses
 import json
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,10 @@ from tiny_retriever import passages
 
 from denseir_jax.core import artifacts
 from denseir_jax.core.command import execute
-from denseir_jax.core.errors import InputError
+from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data.trec import read_run
 from denseir_jax.pipeline.stages import encode
-from denseir_jax.pipeline.stages.evaluate import EvaluateConfig, stage
+from denseir_jax.pipeline.stages.evaluate import EvaluateConfig, VectorFiles, stage
 from denseir_jax.search.bm25 import Bm25, Bm25Config
 from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.encode import encode_queries
@@ -114,3 +116,28 @@ def test_what_cannot_be_is_refused(dataset: Path, tmp_path: Path) -> None:
         evaluated(tmp_path / "w", dataset, retriever="bm25", split="tset")
     with pytest.raises(InputError, match="expected run:DIR"):
         evaluated(tmp_path / "w", dataset, retriever="minilm")
+
+
+def test_vectors_of_another_tool_are_searched_as_they_are(dataset: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    corpus, queries = rng.normal(size=(60, 6)).astype(np.float32), rng.normal(size=(15, 6))
+    ids, names = [f"d{i}" for i in range(60)], [f"q{i}" for i in range(22, 37)]
+    for part in range(2):  # DPR's shards, and Tevatron's one file
+        rows = range(30 * part, 30 * part + 30)
+        (tmp_path / f"part{part}.pkl").write_bytes(pickle.dumps([(ids[i], corpus[i]) for i in rows]))
+    (tmp_path / "queries.pkl").write_bytes(pickle.dumps((queries, names)))
+    files = VectorFiles((f"{tmp_path}/part0.pkl", f"{tmp_path}/part1.pkl"), (f"{tmp_path}/queries.pkl",))
+    metrics, run = evaluated(tmp_path / "run", dataset, retriever="", vectors=files, depth=20)
+    assert metrics["index"]["kind"] == "exact" and set(run) == set(names)
+    scores = queries.astype(np.float32) @ corpus.T
+    for row, name in enumerate(names):
+        assert [passage for passage, _ in run[name]] == [ids[i] for i in np.argsort(-scores[row])[:20]]
+    twice = dataclasses.replace(files, passages=(files.passages[0], files.passages[0]))
+    for wrong, words in (
+        (twice, "30 ids are in several files"),
+        (dataclasses.replace(files, queries=files.passages), "no vector for the query"),
+    ):
+        with pytest.raises(InputError, match=words):
+            evaluated(tmp_path / "wrong", dataset, retriever="", vectors=wrong)
+    with pytest.raises(ConfigError, match="go together"):
+        evaluated(tmp_path / "half", dataset, retriever="", vectors=VectorFiles(files.passages))

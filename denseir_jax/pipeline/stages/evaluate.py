@@ -39,13 +39,22 @@ from denseir_jax.search.bm25 import Bm25Config
 RUN, TABLE = "run.trec", "table.txt"
 
 
+@dataclasses.dataclass(frozen=True)
+class VectorFiles:
+    """Vectors of another tool: pickles of DPR or Tevatron, of passages and of queries, and how they are compared."""
+
+    passages: tuple[str, ...] = located(())
+    queries: tuple[str, ...] = located(())
+    similarity: Literal["dot", "cosine", "l2"] = "dot"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
     """What to evaluate: `run` and `qrels`, `dataset` and `retriever`, or `run` by the judgments of `dataset`.
 
     Attributes:
         run: a run file, TREC or MS MARCO, or a finished rerank run. qrels: judgments for it. queries: its query texts (id, tab,
-        text), if at hand.
+        text), if at hand. vectors: what another tool encoded, of a dataset's passages and queries; searched exactly.
         dataset: format:path. split: which queries. retriever: "bm25", run:DIR or hf:DIR. hybrid: it together with BM25.
         embeddings: a finished encode run of that retriever; without it the corpus is encoded here.
         index: exact, or ScaNN. depth: passages a query. template: how texts are written for hf: (a run brings its own).
@@ -58,6 +67,7 @@ class EvaluateConfig:
 
     stage: str = "evaluate"
     run: str = located("")
+    vectors: VectorFiles = VectorFiles()
     qrels: str = located("")
     queries: str = located("")
     dataset: str = located("")
@@ -102,9 +112,13 @@ class EvaluateConfig:
             raise ConfigError("nothing to evaluate; expected --config.run=FILE --config.qrels=FILE, or --config.dataset=format:path")
         if self.run and not self.qrels and not self.dataset:
             raise ConfigError("config.qrels is empty; expected --config.qrels=FILE, the judgments for config.run, or --config.dataset")
+        if bool(self.vectors.passages) != bool(self.vectors.queries):
+            raise ConfigError("vectors.passages and vectors.queries go together: the pickles of both sides")
+        if self.vectors.passages and (self.run or self.retriever or not self.dataset):
+            raise ConfigError("vectors.passages and vectors.queries rank a dataset: they go with config.dataset alone")
         if self.run and self.retriever:
             raise ConfigError("config.run is a ranking already; config.retriever goes with config.dataset")
-        if self.dataset and not self.retriever and not self.run:
+        if self.dataset and not self.retriever and not self.run and not self.vectors.passages:
             raise ConfigError("config.dataset needs something that ranks: --config.retriever=bm25|run:DIR|hf:DIR")
 
 
@@ -113,6 +127,8 @@ def inputs(config: EvaluateConfig) -> dict[str, str | Path]:
     config.check()
     files = {name: getattr(config, name) for name in ("run", "qrels", "queries", "embeddings", "baseline")}
     found: dict[str, str | Path] = {name: Path(path) for name, path in files.items() if path}
+    sides = {"passages": config.vectors.passages, "queries": config.vectors.queries}
+    found |= {f"vectors.{side}.{number}": Path(path) for side, paths in sides.items() for number, path in enumerate(paths)}
     if config.dataset:
         found["dataset"] = sources.identity(config.dataset)
     if config.retriever not in ("", "bm25"):

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from jaxtyping import Float
 
 from denseir_jax.core.console import say
 from denseir_jax.core.errors import InputError
+from denseir_jax.data import pickled_vectors
 from denseir_jax.data.records import Dataset, Ranking
 from denseir_jax.evals import hybrid
 from denseir_jax.evals.hybrid import Scorer
 from denseir_jax.pipeline.stages.encode import VECTORS, EncodeConfig, given
-from denseir_jax.pipeline.stages.evaluate import EvaluateConfig
+from denseir_jax.pipeline.stages.evaluate import EvaluateConfig, VectorFiles
 from denseir_jax.search import shards
 from denseir_jax.search.bm25 import Bm25
 from denseir_jax.search.documents import by_document
@@ -44,6 +46,8 @@ class Ranker(Protocol):
 
 def build(config: EvaluateConfig, dataset: Dataset, folder: Path) -> Ranker:
     """The system that the config asks for; what it makes on the way is kept in `folder`."""
+    if config.vectors.passages:
+        return Given(config.vectors, config.depth)
     dense = None if config.retriever == "bm25" else Dense(config, dataset, folder)
     if dense is not None and not config.hybrid:
         return dense
@@ -64,6 +68,47 @@ class Sparse:
     def scorer(self, queries: Mapping[str, str]) -> Scorer:
         """True scores of any passages for these queries."""
         return lambda query, ids: self._bm25.score_of(queries[query], ids)
+
+
+class Given:
+    """Vectors that another tool made, searched exactly."""
+
+    def __init__(self, files: VectorFiles, depth: int):
+        self._files, self._depth = files, depth
+        self.ids, vectors = _pickled(files.passages)
+        self._index = ExactIndex(Embeddings.of_array(self.ids, vectors), files.similarity)
+
+    def rank(self, queries: Mapping[str, str]) -> tuple[Ranking, dict[str, Any]]:
+        """As `Ranker.rank`.
+
+        Raises:
+            InputError: a query has no vector.
+        """
+        ids, vectors = _pickled(self._files.queries)
+        row_of = {query: row for row, query in enumerate(ids)}
+        lost = next((query for query in queries if query not in row_of), None)
+        if lost is not None:
+            raise InputError(
+                f"{', '.join(self._files.queries)}: no vector for the query {lost!r}; expected one for every query of the split"
+            )
+        wanted = vectors[np.array([row_of[query] for query in queries], np.int64)]
+        return to_ranking(list(queries), self.ids, *self._index.search(wanted, self._depth)), {"index": dict(self._index.facts)}
+
+
+def _pickled(paths: Sequence[str]) -> tuple[list[str], Float[np.ndarray, "n d"]]:
+    """Ids and float32 vectors of several files, as one.
+
+    Raises:
+        InputError: as `pickled_vectors.read`; files of different dimensions, or with one id twice.
+    """
+    parts = [pickled_vectors.read(path) for path in paths]
+    ids = [id for found, _ in parts for id in found]
+    if len({vectors.shape[1] for _, vectors in parts}) > 1:
+        found = ", ".join(f"{path} {vectors.shape[1]}" for path, (_, vectors) in zip(paths, parts, strict=True))
+        raise InputError(f"vectors of different dimensions: {found}; expected one")
+    if len(set(ids)) < len(ids):
+        raise InputError(f"{', '.join(paths)}: {len(ids) - len(set(ids)):,} ids are in several files; expected each once")
+    return ids, np.concatenate([vectors.astype(np.float32) for _, vectors in parts])
 
 
 class Dense:

@@ -1,5 +1,6 @@
 """Data for another tool, or from one: --config.dataset=format:path --config.to=beir|tsv|flag_embedding|tevatron|dpr.
 
+What a run retrieved, for DPR's or pyserini's scripts: --config.to=dpr_results|pyserini_results --config.run=FILE|DIR --config.split=test.
 With --config.training_set=DIR mined negatives (and a teacher's scores, for flag_embedding) go along.
 The argument is a size; it changes nothing here.
 

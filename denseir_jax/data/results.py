@@ -4,6 +4,7 @@ DPR: a list of ``{"question", "answers", "ctxs": [{"id", "title", "text", "score
 pyserini: ``{question id: {"question", "answers", "contexts": [{"docid", "score", "text": "title\\ntext", "has_answer"}]}}``.
 """
 
+import dataclasses
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +19,7 @@ from denseir_jax.data.jsonl import BadField
 from denseir_jax.data.lines import BadRows, open_text, shown
 from denseir_jax.data.records import Passage, Ranking
 from denseir_jax.data.trec import best_first
+from denseir_jax.evals.answers import Answers, prepared
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,14 @@ def _context(one: Mapping[str, Any]) -> Context:
     if known is not None and not isinstance(known, bool):
         raise BadField("has_answer is not true or false", f" but {jsonl.kind(known)}; expected true, false or nothing")
     return Context(Passage(id, text, title), score, known)
+
+
+def with_answers(results: Iterable[Result]) -> Iterator[Result]:
+    """Yield results with `has_answer` of every passage's text, as DPR looks (titles are not searched); as they are without answers."""
+    for result in results:
+        wanted = Answers(result.answers)
+        contexts = (dataclasses.replace(c, has_answer=wanted.within(prepared(c.passage.text, "string"))) for c in result.contexts)
+        yield dataclasses.replace(result, contexts=tuple(contexts)) if result.answers else result
 
 
 def ranking_of(results: Iterable[Result]) -> Ranking:

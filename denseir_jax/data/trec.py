@@ -14,10 +14,12 @@ import numpy as np
 
 from denseir_jax.core import artifacts
 from denseir_jax.core.errors import InputError
+from denseir_jax.data.facts import output_of
 from denseir_jax.data.lines import BadRows, open_text, shown
 from denseir_jax.data.records import Qrels, Ranking, fault_of_id
 from denseir_jax.evals.ranking import ranked_positions
 
+RUN = "run.trec"  # in the folder of a finished evaluate or rerank run
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _MOST, _DIGITS = 2**31 - 1, 11  # of relevance; longer ones are not even turned into numbers
 _RANK = re.compile(r"[+]?[0-9]{1,9}")
@@ -174,6 +176,15 @@ def _rows(path: str, widths: tuple[int, ...], layouts: str, bad: BadRows) -> Ite
             continue
         widths = (len(cells),)
         yield line, cells, widths[0]
+
+
+def run_file(place: str) -> str:
+    """A run file: itself, or that of a finished evaluate or rerank run.
+
+    Raises:
+        InputError: as `facts.output_of`.
+    """
+    return str(output_of(place, RUN, ("rerank", "evaluate"))) if Path(place).is_dir() else place
 
 
 def write_run(

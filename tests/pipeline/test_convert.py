@@ -9,8 +9,10 @@ from denseir_jax.core.command import execute
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data.examples import TRAINING_SET, Example, write_examples
 from denseir_jax.data.lines import BadRows
+from denseir_jax.data.results import read_results
 from denseir_jax.data.sources import read_dataset
 from denseir_jax.data.teacher_scores import TEACHER_SCORES, write_teacher_scores
+from denseir_jax.data.trec import write_run
 from denseir_jax.pipeline.stages.convert import ConvertConfig, stage
 
 EXAMPLES = [
@@ -97,6 +99,25 @@ def test_a_row_with_an_unknown_score_is_written_without_and_counted(source):
     rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
     assert "pos_scores" not in rows[0] and rows[1]["pos_scores"] == [1.0] and rows[1]["neg_scores"] == [-1.0]
     assert list(metrics["changed"].values()) == [1]
+
+
+@pytest.mark.parametrize("layout", ["dpr_results", "pyserini_results"])
+def test_what_a_run_retrieved_comes_back_with_texts_and_answers(source, layout):
+    rows = [{"question": "closest planet?", "answers": ["Mercury"], "positive_ctxs": [], "hard_negative_ctxs": []}]
+    rows[0]["positive_ctxs"] = [{"title": "Planets", "text": "Mercury is close.", "passage_id": "a"}]
+    rows[0]["hard_negative_ctxs"] = [{"title": "Mercury", "text": "A god, and a metal.", "passage_id": "b"}]
+    file = source.parent / "nq.json"
+    file.write_text(json.dumps(rows))
+    query = next(iter(read_dataset(f"dpr:{file}", BadRows("error")).queries("train")))
+    write_run(source.parent / "some.run", {query: [("b", 2.0), ("a", 1.5)]})
+    config = ConvertConfig(dataset=f"dpr:{file}", to=layout, run=str(source.parent / "some.run"))
+    metrics = execute(stage, config, source.parent / layout)
+    assert metrics["questions"] == metrics["with_answers"] == 1
+    (found,) = read_results(str(source.parent / layout / "data" / "train.json"))
+    assert [(c.passage.id, c.score, c.has_answer) for c in found.contexts] == [("b", 2.0, False), ("a", 1.5, True)]
+    assert found.contexts[0].passage.title == "Mercury" and found.answers == ("Mercury",)
+    with pytest.raises(ConfigError, match="they need one"):
+        execute(stage, ConvertConfig(dataset=f"dpr:{file}", to=layout), source.parent / "without")
 
 
 def test_what_cannot_be_written_is_one_line_and_leaves_nothing(source):

@@ -5,19 +5,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from denseir_jax.core import console
+from denseir_jax.core import artifacts, console
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage
 from denseir_jax.core.config import located
 from denseir_jax.core.errors import ConfigError
-from denseir_jax.data import conversion, jsonl, sources
+from denseir_jax.data import conversion, jsonl, sources, trec
 from denseir_jax.data.examples import Example, file_of, read_examples
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import Dataset
+from denseir_jax.data.results import results_of, with_answers, write_results
 from denseir_jax.data.supervised import Supervised
 from denseir_jax.data.teacher_scores import TEACHER_SCORES
 
 DATA = "data"
+RESULTS: dict[str, Literal["dpr", "pyserini"]] = {"dpr_results": "dpr", "pyserini_results": "pyserini"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,14 +27,17 @@ class ConvertConfig:
     """What to write, and how.
 
     Attributes:
-        dataset: source as format:path. to: "beir" or "tsv" (as MS MARCO is published): a folder of corpus, queries and judgments; or
-        rows to train on, with their texts: "flag_embedding", "tevatron", "dpr". training_set: a finished mine or teach run, or a
-        .jsonl file, whose negatives go along; without it those that the dataset brings, or positives alone. split: whose it is.
+        dataset: source as format:path. split: whose queries. to: "beir" or "tsv" (as MS MARCO is published): a folder of corpus,
+        queries and judgments; rows to train on, with their texts: "flag_embedding", "tevatron", "dpr"; or what a run retrieved, with
+        texts and whether they hold an answer: "dpr_results", "pyserini_results". run: for those, a run file or a finished evaluate or
+        rerank run. training_set: a finished mine or teach run, or a .jsonl file, whose negatives go along; without it those that the
+        dataset brings, or positives alone.
     """
 
     stage: str = "convert"
     dataset: str = located("")
-    to: Literal["beir", "tsv", "flag_embedding", "tevatron", "dpr"] = "beir"
+    to: Literal["beir", "tsv", "flag_embedding", "tevatron", "dpr", "dpr_results", "pyserini_results"] = "beir"
+    run: str = located("")
     training_set: str | None = located(None)
     split: str = "train"
     on_bad_row: Literal["error", "skip"] = "error"
@@ -43,8 +48,10 @@ def run_convert(run: Run) -> Mapping[str, Any]:
     config: ConvertConfig = run.config
     bad = BadRows(config.on_bad_row)
     dataset = sources.read_dataset(config.dataset, bad)
-    training, scores = _training(config, dataset, bad)
     path = run.path / DATA
+    if config.to in RESULTS:
+        return _convert_run(run, dataset, bad)
+    training, scores = _training(config, dataset, bad)
     if config.to in conversion.FOLDERS:
         changed = conversion.write_folder(config.to, path, dataset, training)
     else:
@@ -57,6 +64,23 @@ def run_convert(run: Run) -> Mapping[str, Any]:
         "files": sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()),
         "changed": dict(changed),
     }
+    run.finish(metrics, outputs=[DATA], skipped_rows=dict(bad.counts))
+    return metrics
+
+
+def _convert_run(run: Run, dataset: Dataset, bad: BadRows) -> Mapping[str, Any]:
+    """What was retrieved, with its texts. The texts of all passages of the ranking are in memory at once."""
+    config: ConvertConfig = run.config
+    ranking = trec.read_run(trec.run_file(config.run), bad).ranking
+    questions = dataset.queries(config.split)
+    answers = dataset.answers(config.split) if isinstance(dataset, Supervised) else {}
+    wanted = {passage for query in questions for passage, _ in ranking.get(query, ())}
+    passages = {passage.id: passage for passage in dataset.corpus() if passage.id in wanted}
+    found = with_answers(results_of(ranking, questions, passages, answers))
+    with artifacts.new_folder(run.path / DATA) as folder:
+        write_results(folder / f"{config.split}.json", found, RESULTS[config.to])
+    console.say(f"convert: {config.run} as {config.to}:{run.path / DATA}")
+    metrics = {"questions": len(questions), "with_answers": sum(query in answers for query in questions), "files": [f"{config.split}.json"]}
     run.finish(metrics, outputs=[DATA], skipped_rows=dict(bad.counts))
     return metrics
 
@@ -93,7 +117,13 @@ def inputs(config: ConvertConfig) -> Mapping[str, str | Path]:
     """The dataset, and a training set where one is named."""
     if not config.dataset:
         raise ConfigError("config.dataset is empty; expected format:path, for example --config.dataset=beir:FOLDER")
+    if (config.to in RESULTS) != bool(config.run):
+        raise ConfigError(
+            f"config.run={config.run!r} with config.to={config.to}: a run goes with to={' or '.join(RESULTS)}, and they need one"
+        )
     found: dict[str, str | Path] = {"dataset": sources.identity(config.dataset)}
+    if config.run:
+        found["run"] = config.run
     return {**found, "training_set": config.training_set} if config.training_set else found
 
 

@@ -36,7 +36,7 @@ from denseir_jax.evals.measures import parse_measures
 from denseir_jax.evals.significance import bootstrap_interval
 from denseir_jax.search.bm25 import Bm25Config
 
-RUN, TABLE = "run.trec", "table.txt"
+TABLE = "table.txt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +144,11 @@ def run_evaluate(run: Run) -> Mapping[str, Any]:
     bad = BadRows(config.on_bad_row)
     facts: dict[str, Any] = {}
     if config.run and not config.dataset:
-        ranking, qrels, texts = trec.read_run(_run_file(config), bad).ranking, trec.read_qrels(config.qrels, bad), _texts(config, bad)
+        ranking, qrels, texts = (
+            trec.read_run(trec.run_file(config.run), bad).ranking,
+            trec.read_qrels(config.qrels, bad),
+            _texts(config, bad),
+        )
     else:
         ranking, qrels, texts, facts = _rank(run, config, bad)
     evaluation = evaluate(ranking, qrels, config.measures, documents_known=bool(config.dataset))
@@ -166,17 +170,13 @@ def run_evaluate(run: Run) -> Mapping[str, Any]:
         "other_means": others,
         **facts,
     }
-    outputs = [PER_QUERY, TABLE, "table.json", *([RUN] if (run.path / RUN).exists() else [])]
+    outputs = [PER_QUERY, TABLE, "table.json", *([trec.RUN] if (run.path / trec.RUN).exists() else [])]
     run.finish(metrics, outputs, skipped_rows=dict(bad.counts), index=facts.get("index", {}))
     return metrics
 
 
 def _texts(config: EvaluateConfig, bad: BadRows) -> dict[str, str]:
     return {query.id: query.text for query in tsv.queries(config.queries, bad)} if config.queries else {}
-
-
-def _run_file(config: EvaluateConfig) -> str:
-    return str(output_of(config.run, RUN, ("rerank", "evaluate"))) if Path(config.run).is_dir() else config.run
 
 
 def _rank(run: Run, config: EvaluateConfig, bad: BadRows) -> tuple[Ranking, Qrels, dict[str, str], dict[str, Any]]:
@@ -187,8 +187,8 @@ def _rank(run: Run, config: EvaluateConfig, bad: BadRows) -> tuple[Ranking, Qrel
         raise InputError(f"{config.dataset}: no query of the split {config.split!r} has a text; expected at least one")
     need_relevant(qrels, parse_measures(config.measures))  # before the corpus is encoded
     if config.run:
-        ranking = trec.read_run(_run_file(config), bad).ranking
-        trec.write_run(run.path / RUN, ranking)
+        ranking = trec.read_run(trec.run_file(config.run), bad).ranking
+        trec.write_run(run.path / trec.RUN, ranking)
         return ranking, qrels, texts, {}
     from denseir_jax.pipeline.stages import systems  # JAX comes with it
 
@@ -196,7 +196,7 @@ def _rank(run: Run, config: EvaluateConfig, bad: BadRows) -> tuple[Ranking, Qrel
     for warning in sources.check(dataset, config.split, ranker.ids).warnings():
         say(f"warning: {warning}")
     ranking, facts = ranker.rank(texts)
-    trec.write_run(run.path / RUN, ranking)
+    trec.write_run(run.path / trec.RUN, ranking)
     return ranking, qrels, texts, facts
 
 

@@ -17,7 +17,6 @@ from denseir_jax.evals import table as tables
 from denseir_jax.evals.evaluation import PER_QUERY, Averaging, Evaluation, read_per_query
 
 PAGE, TABLE = "report.html", "table.txt"
-_RUN = "run.trec"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,7 +92,7 @@ def _worst(settings: ReportConfig, rows: Mapping[str, Path], evaluations: Mappin
     bad = BadRows(settings.on_bad_row)
     dataset = sources.read_dataset(settings.dataset, bad)
     texts = {passage.id: (passage.title or passage.id, passage.text) for passage in dataset.corpus()}
-    ranking = trec.read_run(str(rows[settings.worst] / _RUN), bad).ranking
+    ranking = trec.read_run(str(rows[settings.worst] / trec.RUN), bad).ranking
     queries, qrels = dataset.queries(settings.split), dataset.qrels(settings.split)
     return report.worst_queries(evaluations[settings.worst], ranking, qrels, queries, lambda item: texts.get(item, (item, "")))
 

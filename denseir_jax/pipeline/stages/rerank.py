@@ -16,12 +16,10 @@ from denseir_jax.core.command import Stage
 from denseir_jax.core.config import located, operational
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data import sources, trec
-from denseir_jax.data.facts import output_of
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import Dataset, Passage, Ranking
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.pipeline.stages.encode import given
-from denseir_jax.pipeline.stages.evaluate import RUN
 from denseir_jax.search.pair_scores import Pair, score_pairs
 from denseir_jax.search.reranker import load_reranker
 from denseir_jax.search.retriever import folder_of
@@ -61,14 +59,14 @@ def run_rerank(run: Run) -> Mapping[str, Any]:
     config: RerankConfig = run.config
     bad = BadRows(config.on_bad_row)
     reranker = load_reranker(config.reranker, given(config.template), config.pair_length, config.batch_tokens)
-    ranking = trec.read_run(str(_run_file(config)), bad).ranking
+    ranking = trec.read_run(trec.run_file(config.run), bad).ranking
     dataset = sources.read_dataset(config.dataset, bad)
     pairs = [(query, item) for query, line in ranking.items() for item, _ in line[: config.depth]]
     texts = PairTexts(dataset, dataset.queries(config.split), pairs, f"the run and the split {config.split!r}")
     scored = score_pairs(run.path / SCORES, reranker, reranker.facts, pairs, texts, "rerank")
-    trec.write_run(run.path / RUN, reranked(ranking, scored.scores, config.depth))
+    trec.write_run(run.path / trec.RUN, reranked(ranking, scored.scores, config.depth))
     metrics = {"queries": len(ranking), "pairs": len(pairs), "scored": scored.new, "reranker_sha256": reranker.sha256}
-    run.finish(metrics, outputs=[RUN, SCORES], skipped_rows=dict(bad.counts), **_asked(config))
+    run.finish(metrics, outputs=[trec.RUN, SCORES], skipped_rows=dict(bad.counts), **_asked(config))
     return metrics
 
 
@@ -108,14 +106,9 @@ class PairTexts:
         return [(self._queries[query], self._passages[item]) for query, item in pairs]
 
 
-def _run_file(config: RerankConfig) -> Path:
-    path = Path(config.run)
-    return output_of(path, RUN, ("evaluate", "rerank")) if path.is_dir() else path
-
-
 def _asked(config: RerankConfig) -> dict[str, Any]:
     """What may change from one call to the next in one folder."""
-    return {"run_sha256": artifacts.file_sha256(_run_file(config)), "depth": config.depth, "split": config.split}
+    return {"run_sha256": artifacts.file_sha256(Path(trec.run_file(config.run))), "depth": config.depth, "split": config.split}
 
 
 def is_complete(run: Run) -> bool:

@@ -24,7 +24,7 @@ from denseir_jax.search.lexical import Vectors, dense_of
 from denseir_jax.search.quiet import quiet_library
 
 FACTS = "index.json"
-_SHARD_BYTES = 512 << 20
+_SHARD_BYTES = 384 << 20
 FACT_KINDS = {"n": int, "dimension": int, "similarity": str, "leaves_to_search": int, "candidates": int, "k": int, "vectors_sha256": str}
 
 
@@ -38,7 +38,7 @@ class ScannConfig:
         leaves: number of leaves of a shard; 0: the square root of its size, which balances choosing leaves and reading them.
         recall: leaves and candidates are added until recall@k against exact search, over a sample, is at least this.
         sample: queries in that sample. threshold: anisotropic quantisation (Guo et al. 2020, section 3.2).
-        shard_rows: most vectors of a shard; 0: as many as take 512 MiB in float32.
+        shard_rows: most vectors of a shard; 0: as many as take 384 MiB in float32.
     """
 
     min_points: int = 2000

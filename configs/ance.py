@@ -6,10 +6,11 @@ a checkpoint every 10,000 steps, a look for new data every 100, queries of 64 an
 LayerNorm, top 200 searched, 20 negatives drawn, a fifth of the queries mined a round. Their best checkpoint is at step 600,000,
 where ours stops; no weight decay is ours. Their encoder is RoBERTa-base, which --config.init_from=hf:DIR brings.
 
-ANCE starts from a model that was warmed up on BM25 negatives: fine-tune one, give it by --config.init_from=run:DIR, and by
---config.mine.retriever=run:DIR too if the first negatives are to be its own. From little, in minutes, a larger learning rate,
-mean pooling, unit vectors and negatives of the batch learn faster: --config.embedder.pooling=mean --config.embedder.projection=0
---config.objective.similarity=cosine --config.objective.temperature=0.05 --config.objective.loss=nll --config.objective.in_batch=True
+ANCE starts from a model that was warmed up on BM25 negatives: train one by configs/finetune/ance_warm_up.py, give it by
+--config.init_from=run:DIR, and by --config.mine.retriever=run:DIR too if the first negatives are to be its own. From little, in
+minutes, a larger learning rate, mean pooling, unit vectors and negatives of the batch learn faster: --config.embedder.pooling=mean
+--config.embedder.projection=0 --config.objective.similarity=cosine --config.objective.temperature=0.05
+--config.objective.loss=nll --config.objective.in_batch=True
 """
 
 from denseir_jax.core.config import card, choose

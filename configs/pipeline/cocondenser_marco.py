@@ -12,47 +12,30 @@ edition of the corpus, which has titles (tsv:FOLDER with para.txt and para.title
 import dataclasses
 from pathlib import Path
 
-from denseir_jax.core.config import card, choose, from_card
+from denseir_jax.core.config import card, choose
 from denseir_jax.data.template import TextTemplate
-from denseir_jax.models.embedder import EmbedderConfig
-from denseir_jax.models.sizes import encoder
-from denseir_jax.objectives.contrastive import ContrastiveConfig
-from denseir_jax.pipeline.finetuning import SIZES, finetuning, mining, prepared, pretraining
+from denseir_jax.pipeline.finetuning import SIZES, finetuning, mining, prepared, pretraining, published
 from denseir_jax.pipeline.recipes.cocondenser import cocondenser
-from denseir_jax.pipeline.stages.finetune import FinetuneConfig
 from denseir_jax.pipeline.stages.mine import MineConfig
-from denseir_jax.pipeline.stages.pretrain import PretrainConfig
 from denseir_jax.pipeline.stages.report import ReportConfig
-from denseir_jax.train.loop import Cadence
-from denseir_jax.train.optimizer import OptimizerConfig
 
-CARDS = Path(__file__).parents[1] / "pretrain"
+CARDS = Path(__file__).parents[1]
 
 
 def get_config(size: str = "tiny"):
     choose(dict.fromkeys(SIZES), size)
-    base = FinetuneConfig(
-        epochs=3.0,
-        batch_size=64,
-        objective=ContrastiveConfig(group_size=8, temperature=1.0, similarity="dot", tied=True),  # one positive, seven negatives
-        encoder=encoder("base"),
-        embedder=EmbedderConfig(pooling="cls"),
-        optimizer=OptimizerConfig(lr=5e-6, warmup=0.1, weight_decay=0.0),
-        cadence=Cadence(log=100, save=2000, probe=2000),
-    )
+    base = published(CARDS / "finetune" / "contrastive.py", epochs=3.0)
     # 2 epochs of two files that hold each query, BM25's negatives and the mined: 4 passes, whose negatives lie in two pools here.
     stage1, stage2 = finetuning(size, base), finetuning(size, dataclasses.replace(base, epochs=4.0))
-    negatives = mining(size, MineConfig(depth=200, hi=200, n=30))  # top 200, 30 kept
     return card(
         cocondenser(
             "",
             prepared(size, TextTemplate(query_length=32, passage_length=128)),
-            pretraining(size, from_card(PretrainConfig, CARDS / "condenser.py", size)),
-            pretraining(size, from_card(PretrainConfig, CARDS / "cocondenser.py", size)),
+            pretraining(size, CARDS / "pretrain" / "condenser.py"),
+            pretraining(size, CARDS / "pretrain" / "cocondenser.py"),
             stage1,
             stage2,
-            bm25_negatives=negatives,
-            mined_negatives=negatives,
+            negatives=mining(size, MineConfig(depth=200, hi=200, n=30)),  # top 200, 30 kept
             report=ReportConfig(title="coCondenser, the recipe for MS MARCO"),
         )
     )

@@ -2,8 +2,9 @@
 
 The argument is a size: smoke, tiny, small or base. base is the configuration of facebookresearch/DPR for Natural Questions; it starts
 from --config.init_from=hf:FOLDER of bert-base-uncased. The smaller ones are ours and start from random weights. Named
-differences: title and passage are joined by a space, where DPR puts [SEP] between them; checkpoints are not chosen by the average rank
-on dev, the last one counts. base drops negatives that hold an answer, as published, and wants data with answers (dpr:FOLDER); for the
+differences: title and passage are joined by a space, where DPR puts [SEP] between them; of several positives DPR always takes the first
+(unless told to shuffle them), here one is drawn in every epoch; checkpoints are not chosen by the average rank on dev, the last one
+counts. base drops negatives that hold an answer, as published, and wants data with answers (dpr:FOLDER); for the
 others --config.links.bm25_negatives.exclude_answers=string and --config.links.mined_negatives.exclude_answers=string.
 
     python launch/pipeline.py --config configs/pipeline/dpr.py:tiny --config.dataset=beir:FOLDER --workdir DIR

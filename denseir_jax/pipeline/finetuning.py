@@ -1,9 +1,11 @@
-"""What the cards of recipes share: the published fine-tuning in smaller sizes. The numbers of size base come from its card."""
+"""What the cards of recipes share: the published fine-tuning in smaller sizes. The numbers of size base come from its card, or from
+that of a single run."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from denseir_jax.core.config import choose
+from denseir_jax.core.config import choose, from_card
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.models.embedder import EmbedderConfig
 from denseir_jax.models.sizes import encoder
@@ -51,6 +53,11 @@ def prepared(size: str, base: TextTemplate) -> PrepareConfig:
     return PrepareConfig(vocab_size=scale.vocabulary, train_queries=True, template=template)
 
 
+def published(file: Path, epochs: float) -> FinetuneConfig:
+    """The run that another card has at size base, told in passes over the queries, however many a data set has, not in steps."""
+    return dataclasses.replace(from_card(FinetuneConfig, file, "base"), epochs=epochs)
+
+
 def finetuning(size: str, base: FinetuneConfig) -> FinetuneConfig:
     """The published run, or ours of a smaller size, which starts from little: mean pooling, cosine and a temperature of .05
     learn in minutes from random weights what [CLS], dot products and the published rates do not.
@@ -84,8 +91,9 @@ def mining(size: str, base: MineConfig) -> MineConfig:
     return base
 
 
-def pretraining(size: str, card: PretrainConfig) -> PretrainConfig:
+def pretraining(size: str, file: Path) -> PretrainConfig:
     """The run of a pre-training card of this size; smoke and tiny are one part of a recipe there, and shorter."""
+    card = from_card(PretrainConfig, file, size)
     steps = 0 if size == "base" else choose(SMALLER, size).pretraining
     if not steps:
         return card

@@ -1,7 +1,6 @@
 """Recipes: who starts from what and learns from what, as their papers say; every card runs from its first link to its table."""
 
 import dataclasses
-import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from launching import ROOT, once
 
 from denseir_jax.core.artifacts import finished_run
 from denseir_jax.core.command import execute
-from denseir_jax.core.config import parse
+from denseir_jax.core.config import from_card
 from denseir_jax.core.errors import ConfigError
 from denseir_jax.data.examples import read_examples
 from denseir_jax.data.lines import BadRows
@@ -32,6 +31,7 @@ from denseir_jax.pipeline.stages.prepare import PrepareConfig
 from denseir_jax.pipeline.stages.report import ReportConfig
 from denseir_jax.pipeline.stages.training import TrainingConfig
 
+CARDS = ROOT / "configs"
 RECIPES = {
     "dpr": "smoke",
     "cocondenser_marco": "smoke",
@@ -52,10 +52,7 @@ TWO_STAGES = {
 
 
 def card(name: str, size: str) -> PipelineConfig:
-    spec = importlib.util.spec_from_file_location("card", ROOT / "configs" / "pipeline" / f"{name}.py")
-    module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return parse(PipelineConfig, module.get_config(size))
+    return from_card(PipelineConfig, CARDS / "pipeline" / f"{name}.py", size)
 
 
 @pytest.mark.parametrize("size", ["smoke", "base"])
@@ -67,30 +64,6 @@ def test_stage_2_starts_where_stage_1_did_on_both_kinds_of_negatives(name: str, 
     assert links["mined_negatives"].retriever == "run:@stage1" and links["mined_negatives"].embeddings == "@encode1"
     assert links["stage2"].training_set == "@mined_negatives" and links["stage2"].objective.sources == ()  # the union of the pools
     assert links["evaluate_stage2"].retriever == "run:@stage2" and links["report"].baseline == "BM25"
-
-
-def test_published_numbers() -> None:
-    """FINETUNING's tables by heart: a slip in a card would cost somebody days."""
-
-    def of(name: str, link: str) -> tuple[Any, ...]:
-        run = card(name, "base").links[link]
-        return (
-            run.epochs,
-            run.batch_size,
-            run.objective.group_size,
-            run.optimizer.lr,
-            run.objective.tied,
-            run.prepare.template.passage_length,
-        )
-
-    assert of("dpr", "stage1") == (40, 128, 2, 2e-5, False, 256)
-    assert of("cocondenser_marco", "stage1") == (3, 64, 8, 5e-6, True, 128)
-    assert of("cocondenser_marco", "stage2")[0] == 2 * 2, "2 epochs of two files that hold each query"
-    assert of("cocondenser_nq", "stage1") == (40, 128, 2, 5e-6, False, 256)
-    assert of("cocondenser_nq", "stage2")[0] == 2 * 20
-    assert of("retromae", "stage2") == (4, 128, 16, 2e-5, True, 144)
-    marco = card("cocondenser_marco", "base").links["mined_negatives"]
-    assert (marco.depth, marco.hi, marco.n) == (200, 200, 30)
 
 
 def test_pre_training_reads_texts_cut_for_it_and_hands_on() -> None:
@@ -126,6 +99,11 @@ def test_rocketqas_four_steps() -> None:
         mined = links[name]
         assert (mined.retriever, mined.split, mined.denoise.reranker) == (retriever, split, "run:@cross_encoder")
         assert (mined.hi, mined.n, mined.denoise.keep_below, mined.denoise.positive_above) == (50, 4, 0.1, 0.9)
+        assert mined.take == "first", "in the order of ranks"
+    assert links["denoised_negatives"].denoise.fill_to == links["denoised_negatives"].depth == 1000
+    assert links["pseudo"].denoise.fill_to == 0, "a query without a negative that the judge lets pass is left out"
+    assert card("rocketqa", "base_nq").links["denoised_negatives"].denoise.fill_to == 0
+    assert card("rocketqa", "base_nq").links["pseudo"].hi == 50
     assert links["united"].training_sets == "@denoised_negatives,@pseudo"
     assert "step4" not in card("rocketqa", "base_labelled").links
 

@@ -16,8 +16,7 @@ def cocondenser(
     corpus_aware: PretrainConfig,
     stage1: FinetuneConfig,
     stage2: FinetuneConfig,
-    bm25_negatives: MineConfig,
-    mined_negatives: MineConfig,
+    negatives: MineConfig,
     report: ReportConfig,
 ) -> PipelineConfig:
     """Condenser, coCondenser from its backbone and head, fine-tuning on BM25 negatives, mining with that, and fine-tuning
@@ -25,12 +24,13 @@ def cocondenser(
 
     Args:
         condenser: starts from ``init_from``. corpus_aware: coCondenser on the same corpus as its two spans a document.
+        negatives: how BM25's are mined, and then those of stage 1.
     """
     recipe = Recipe(dataset, prepare)
-    recipe.bm25_negatives(bm25_negatives)
+    recipe.bm25_negatives(negatives)
     begun = recipe.pretrain("condenser", condenser, START)
     start = recipe.pretrain("cocondenser", corpus_aware, begun)
     recipe.row("pre-training alone (no labels)", "pretrain", start)
-    recipe.two_stages(start, stage1, stage2, mined_negatives)
+    recipe.two_stages(start, stage1, stage2, negatives)
     recipe.stage_rows()
     return recipe.finished(report, worst=STAGE_2)

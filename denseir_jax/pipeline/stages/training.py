@@ -29,6 +29,8 @@ from denseir_jax.train import loop, warm_start
 from denseir_jax.train.optimizer import OptimizerConfig
 from denseir_jax.train.state import named, nested, on_host
 
+DEEP = 12  # layers, of BERT-base: what the published recipes start from, and what no small corpus trains from nothing
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
@@ -204,6 +206,8 @@ class Parts:
         store = open_tokens(run, config, corpus)
         tokenizer = store.tokenizer()
         start = warm_start.load(config.init_from)
+        if start is None and config.encoder.layers >= DEEP:
+            console.say(f"{run.stage}: {config.encoder.layers} layers start from random weights; --config.init_from=hf:DIR or run:DIR")
         return Parts(store, tokenizer, start, context(config, store, tokenizer, start))
 
 

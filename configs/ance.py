@@ -53,12 +53,9 @@ def get_config(size: str = "base"):
             prepare=PrepareConfig(
                 vocab_size=vocabulary, train_queries=True, template=TextTemplate(query_length=query, passage_length=passage)
             ),
-            mine=MineConfig(depth=depth, hi=depth, n=n),
+            mine=MineConfig(depth=depth, hi=depth, n=n, index="exact" if size == "smoke" else "scann"),
             refresh=RefreshConfig(
-                depth=depth,
-                n=n,
                 query_parts=parts,
-                index="exact" if size == "smoke" else "scann",
                 dev_split="" if size == "smoke" else "dev",
             ),
             poll=poll,

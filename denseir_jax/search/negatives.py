@@ -93,19 +93,6 @@ class Choice:
     unchecked: list[Negative]
 
 
-@dataclasses.dataclass(frozen=True)
-class Mined:
-    """Attributes:
-    negatives: query id -> negatives by rank, at most n. dropped: cause -> count, over all queries.
-    empty: queries left with none. short: queries left with some, but fewer than n.
-    """
-
-    negatives: dict[str, list[Negative]]
-    dropped: dict[str, int]
-    empty: list[str]
-    short: list[str]
-
-
 def normalized(text: str) -> str:
     """A text as compared for equality: NFKC, case folded, runs of white space as one space."""
     return " ".join(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).split())
@@ -224,36 +211,6 @@ class Miner:
         key = int.from_bytes(hashlib.blake2b(f"{self.seed}\0{name}".encode(), digest_size=16).digest(), "little")
         rows = np.random.Generator(np.random.Philox(key=key)).permutation(len(candidates))[:n]
         return [candidates[row] for row in sorted(rows)]
-
-
-def mine(
-    ranking: Mapping[str, Sequence[tuple[str, float]]],
-    known: Mapping[str, Sequence[str]],
-    keys: Mapping[str, bytes],
-    config: NegativesConfig,
-    seed: int,
-    best_score: Mapping[str, float] | None = None,
-    marks: Mapping[str, Marks] | None = None,
-    keep_below: float | None = None,
-) -> Mined:
-    """Choose negatives for every query of `ranking`, as `Miner` does for one.
-
-    Args:
-        ranking: best first. known: positives by query. keys: `text_keys` of every passage named in either.
-        best_score: score of each query's best positive; needed for a margin. A query without one (its positives are
-            not in the corpus) gets no margin, which is counted.
-    Raises:
-        InputError: a margin is asked for without scores of positives, or a ranked passage has no text key.
-    """
-    if config.has_margin and best_score is None:
-        raise InputError("a margin needs the scores of the positives; none were given")
-    miner, chosen = Miner(keys, config, seed, keep_below), dict[str, list[Negative]]()
-    for query, line in ranking.items():
-        known_of, marks_of = known.get(query, ()), (marks or {}).get(query, Marks())
-        chosen[query] = miner.choose(query, line, known_of, (best_score or {}).get(query), marks_of).negatives
-    sizes = {query: len(found) for query, found in chosen.items()}
-    empty = [query for query, size in sizes.items() if not size]
-    return Mined(chosen, dict(sorted(miner.dropped.items())), empty, [query for query, size in sizes.items() if 0 < size < config.n])
 
 
 def bar_of(config: NegativesConfig, best: float | None) -> float:

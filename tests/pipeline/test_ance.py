@@ -34,6 +34,8 @@ KEYS = {
     "optimizer.schedule": "constant",  # so that the number of steps, which changes from life to life, matters to nothing
 }
 
+DELAYS = np.random.default_rng(20).uniform(0, [3, 0.5])  # seconds until a kill at no named place; the same every time
+
 
 @pytest.fixture(scope="session")
 def warm_up(made, beir) -> Path:
@@ -106,12 +108,12 @@ def test_killed_at_every_named_place_nothing_is_lost_and_a_replay_is_equal(words
     # The trainer waits wherever no inferencer is alive, so both advance together.
     ways = {"trainer": {"role": "trainer", "patience": 1.0}, "inferencer": {"role": "inferencer", "patience": 100.0}}
     places = {
-        "trainer": ["ance_before_log:2", "ance_logged:1", "before_save:2", "during_save:1", ""],
-        "inferencer": ["encode_shard:2", "ance_encoded:1", "ance_mid_publish:1", "ance_published:1", ""],
+        "trainer": ["ance_before_log:2", "ance_logged:1", "before_save:2", ""],
+        "inferencer": ["encode_shard:2", "ance_mid_publish:1", ""],
     }
     running, said, deadline = {}, "", time.monotonic() + 500
     try:
-        while any(places.values()) and time.monotonic() < deadline:
+        while (any(places.values()) or (Sets(run / "sets").newest() or 0) < 3) and time.monotonic() < deadline:
             for role, left in places.items():
                 if role in running and running[role].poll() is not None:
                     assert running[role].returncode == -signal.SIGKILL, running[role].communicate()
@@ -120,7 +122,7 @@ def test_killed_at_every_named_place_nothing_is_lost_and_a_replay_is_equal(words
                     running[role] = start(*words(run, steps=1_000_000, **ways[role]), DENSEIR_FAILPOINT=left.pop(0))
             time.sleep(0.05)
         assert not any(places.values()), "each place was reached"
-        time.sleep(np.random.default_rng().uniform(0, 3))
+        time.sleep(DELAYS[0])
         for process in running.values():
             process.kill()
             said += process.communicate()[1]
@@ -155,7 +157,7 @@ def test_one_command_survives_kills_of_either_side(words, tmp_path):
         wait_for(run / "sets/000001", first)
         other = json.loads((run / "heartbeats/inferencer.json").read_text())["pid"]
         assert other != child and first.poll() is None
-        time.sleep(np.random.default_rng().uniform(0, 0.5))
+        time.sleep(DELAYS[1])
         first.kill()
         told = first.communicate()[1]
     finally:
@@ -182,9 +184,8 @@ def _alive(process: int) -> bool:
 
 
 def test_policies_on_a_silent_inferencer(words, tmp_path):
-    """None was ever started: the trainer waits until it is told to stop, or stops by itself; an inferencer without trainer ends."""
+    """None was ever started: the trainer waits until it is told to stop, or stops by itself."""
     patient = start(*words(tmp_path / "wait", role="trainer", steps=40, patience=0.3))
-    lonely = start(*words(tmp_path / "alone", role="inferencer", steps=40, patience=0.3))
     deadline, heartbeat = time.monotonic() + 100, tmp_path / "wait/heartbeats/trainer.json"
     while not (heartbeat.exists() and json.loads(heartbeat.read_text())["state"] == "waiting") and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -193,7 +194,6 @@ def test_policies_on_a_silent_inferencer(words, tmp_path):
     assert "ance: the inferencer has been silent for " in told and "(on_silence=wait)" in told and ", saved; the same" in told
     stopped = launch(*words(tmp_path / "wait", role="trainer", steps=40, patience=0.01, on_silence="stop"), code=75).stderr
     assert "goes on from step" in stopped and "training stops (on_silence=stop)" in stopped and ", saved; the same" in stopped
-    assert "nothing was heard of the trainer for 0s; the same command goes on" in finish(lonely, code=75).stderr
 
 
 def test_in_turn_it_is_the_same_every_time_and_learns(words, tmp_path):
@@ -203,10 +203,15 @@ def test_in_turn_it_is_the_same_every_time_and_learns(words, tmp_path):
     more |= {"optimizer.schedule": "linear"}
     more |= {"encoder.hidden": 32, "encoder.dropout": 0.0, "encoder.attention_dropout": 0.0}
     whole, run = tmp_path / "whole", tmp_path / "run"
-    want = metrics(launch(*words(whole, **more)))
+    done = launch(*words(whole, **more))
+    want, want_told = metrics(done), done.stderr
     launch(*words(run, **more), code=-signal.SIGKILL, DENSEIR_FAILPOINT="ance_published:2")
     got = metrics(launch(*words(run, **more)))
     assert got["params_sha256"] == want["params_sha256"]
+    told = [line for line in want_told.splitlines() if "have too few negatives" in line]
+    assert told and all(" queries of set 0 " in line or " queries of set 1 " in line for line in told), told
+    counts = [json.loads((folder / "manifest.json").read_text())["counts"] for folder in (whole, run)]
+    assert counts[0] == counts[1] and counts[0]["short"] == 0 and counts[0]["queries"] == 240, "of the last set, not of the first"
     logs = [SetLog(folder / "sets.log").entries for folder in (whole, run)]
     assert logs[0] == logs[1] and [(taken.set, taken.step) for taken in logs[0]] == [(0, 0), (1, 20), (2, 40), (3, 60)]
     lines = [json.loads(line) for line in (run / "inferencer/events.jsonl").read_text().splitlines()]

@@ -6,6 +6,7 @@ inferencer is noticed. The triples of a query do not follow one another: an epoc
 no number 0 that would mean padding: ids are texts.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -23,10 +24,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from denseir_jax.core import artifacts, signals
+from denseir_jax.core import artifacts, failpoints, signals
 from denseir_jax.core.command import execute
 from denseir_jax.core.config import parse
-from denseir_jax.core.errors import ConfigError, InputError
+from denseir_jax.core.errors import ConfigError, InputError, Stopped
 from denseir_jax.data.examples import TRAINING_SET, Example, read_examples, write_examples
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.template import TextTemplate
@@ -41,8 +42,12 @@ from denseir_jax.pipeline.ance.partner import Partner, shares
 from denseir_jax.pipeline.ance.refresh import Refresher
 from denseir_jax.pipeline.ance.rows import RefreshedRows
 from denseir_jax.pipeline.ance.sets import FACTS, SetFacts, SetLog, Sets, Taken
+from denseir_jax.pipeline.mining import scoring
+from denseir_jax.pipeline.stages import ance
+from denseir_jax.pipeline.stages.mine import MineConfig
 from denseir_jax.pipeline.stages.prepare import PrepareConfig
 from denseir_jax.pipeline.stages.prepare import stage as prepare
+from denseir_jax.search.denoise import DenoiseConfig
 from denseir_jax.search.encode import encode_queries, for_tower
 from denseir_jax.search.retriever import assembled
 from denseir_jax.search.scann_index import ScannConfig
@@ -88,12 +93,13 @@ def settled(folder: Path, ours: AnceConfig, start: int, stop: int, arriving: dic
                 publish(folder, newest + 1, arriving[step])
 
     source = RefreshedRows(folder, ours, Numbered, attend, Heart(folder / "h.json", 1.0, ""))
-    found, step = [], start
+    counts, found, step = source.counts, [], start
     while step < stop:
         end = min(source.settle(step), stop)
         assert end > step
         for now in range(step, end):
             rows = source.rows(np.arange(4) + 4 * now)
+            assert source.counts is counts and counts == {"set": rows["set"][0]}
             found.append((int(rows["set"][0]), round(float(rows["pace"][0]), 4)))
             assert source.facts(now + 1)["set"] == rows["set"][0] and source.facts(now + 1)["pace"] == pytest.approx(rows["pace"][0])
         step = end
@@ -124,6 +130,8 @@ def test_whatever_was_killed_what_was_trained_is_what_the_log_says(data):
         shutil.copytree(folder / "sets", other / "sets")
         shutil.copy(folder / "sets.log", other / "sets.log")
         assert settled(other, ours, 0, steps, {}) == [trained[step] for step in range(steps)]
+        last = RefreshedRows(other, ours, Numbered, lambda step: None, Heart(other / "h.json", 1.0, ""))
+        assert last.counts == {"set": log[-1].set}, "no step is left to a life that was killed before the export"
         for step, (number, pace) in trained.items():
             taken = max((taken for taken in log if taken.step <= step), key=lambda taken: taken.step)
             assert number == taken.set and pace == round(min((step - taken.step + 1) / 4, 1) if taken.set else 1, 4)
@@ -253,7 +261,10 @@ def test_gpus_are_shared_or_divided(monkeypatch):
         ({"objective": dataclasses.replace(TRIPLES, sources=("bm25",))}, r"expected objective.sources=\(\) and group_size"),
         ({"cadence": Cadence(save=0)}, "the inferencer follows checkpoints"),
         ({"poll": 0}, "poll=0 must be at least 1"),
-        ({"refresh": {"n": 9, "depth": 8}}, "n=9 negatives cannot come out of depth=8"),
+        ({"mine": {"n": 9, "lo": 2, "hi": 10}}, "mine.n=9 negatives cannot come out of the 8 ranks"),
+        ({"mine": {"denoise": {"reranker": "run:x", "more_positives": True}}}, "expected more_positives=False"),
+        ({"mine": {"denoise": {"reranker": "run:x", "calibrate_split": "dev"}}}, 'and calibrate_split=""'),
+        ({"mine": {"exclude_answers": "all"}}, "'all' is not one of '', 'string', 'regex'"),
         ({"role": "both!"}, "'both!' is not one of 'both', 'trainer', 'inferencer', 'sliced'; did you mean 'both'"),
     ],
 )
@@ -296,44 +307,140 @@ def mined(run, **changes) -> tuple[SetFacts, list[Example]]:
     folder, ours, _ = run
     with tempfile.TemporaryDirectory() as copy:
         shutil.copytree(folder, copy, dirs_exist_ok=True)
-        refresher = Refresher(Path(copy), dataclasses.replace(ours, refresh=RefreshConfig(**{"index": "exact", **changes})))
+        refresher = Refresher(Path(copy), settings_of(ours, **changes))
         facts = refresher.refresh()
         found = list(read_examples(Path(copy) / "sets/000001" / TRAINING_SET, BadRows("error")))
         assert refresher.refresh() is None and not refresher.due(), "there is no newer checkpoint"
         return facts, found
 
 
-def test_a_round_takes_the_best_that_may_stay_of_the_part_of_the_queries_that_is_due(one_round):
-    _, _, refresher = one_round
-    facts, found = mined(one_round, n=20, depth=60, take="first", query_parts=3)
-    assert (facts.number, facts.checkpoint_step, facts.queries, facts.mined) == (1, 3, 240, 80)
+def settings_of(ours: AnceConfig, query_parts: int = 1, **mine) -> AnceConfig:
+    """Of a round that searches the whole corpus."""
+    settings = MineConfig(**{"index": "exact", "depth": 60, "hi": mine.get("depth", 60), **mine})
+    return dataclasses.replace(ours, mine=settings, refresh=RefreshConfig(query_parts=query_parts, shard_rows=16))
+
+
+def true_scores(run, examples: list[Example]) -> dict[str, dict[str, float]]:
+    """Query -> passage -> score, by the parameters of the checkpoint."""
+    _, _, refresher = run
     towers = refresher._objective.towers(refresher._objective.init(jax.random.key(1)))
     parts = refresher._context.encoder, refresher._context.embedder, refresher._tokenizer, refresher._store.template
     retriever = assembled(towers, *parts, refresher._objective.similarity)
     store = refresher._store
     encode, params = for_tower(retriever.passage, retriever, store.template.passage_length, 0)
     passages = encode.encode(params, [store.document(row)[0] for row in range(60)])
-    queries = encode_queries(retriever, {example.query_id: example.query for example in found})
-    scores = queries @ passages.T
-    for n, (example, line) in enumerate(zip(found, scores, strict=True)):
+    queries = encode_queries(retriever, {example.query_id: example.query for example in examples})
+    lines = (queries @ passages.T).tolist()
+    return {example.query_id: dict(zip(store.ids, line, strict=True)) for example, line in zip(examples, lines, strict=True)}
+
+
+def positives_of(n: int) -> set[str]:
+    return {f"p{n % 60}", f"p{(n + 7) % 60}"}
+
+
+def test_a_round_takes_the_best_that_may_stay_of_the_part_of_the_queries_that_is_due(one_round):
+    facts, found = mined(one_round, n=20, take="first", query_parts=3)
+    assert (facts.number, facts.checkpoint_step, facts.queries, facts.mined) == (1, 3, 240, 80)
+    scores = true_scores(one_round, found)
+    for n, example in enumerate(found):
         if n % 3:
             assert example.negatives == {"bm25": (f"p{(n + 1) % 60}",)}, "kept as they were"
             continue
-        positives = {f"p{n % 60}", f"p{(n + 7) % 60}"}
-        names = list(example.negatives["ance"])
+        names, positives, of = list(example.negatives["ance"]), positives_of(n), scores[example.query_id]
         assert example.negatives.keys() == {"ance"} and len(names) == 20 and not positives & set(names)
-        of = dict(zip(store.ids, line.tolist(), strict=True))
         best = sorted((score for name, score in of.items() if name not in positives), reverse=True)[:20]
         np.testing.assert_allclose([of[name] for name in names], best, atol=2e-3)  # the vectors were kept as float16
 
 
 def test_n_at_random_of_the_depth_best_and_another_n_each_round(one_round):
-    best = [e.negatives["ance"] for e in mined(one_round, n=30, depth=30, take="first", query_parts=1)[1]]
-    some = [e.negatives["ance"] for e in mined(one_round, n=8, depth=30, query_parts=1)[1]]
+    best = [e.negatives["ance"] for e in mined(one_round, n=30, depth=30, take="first")[1]]
+    some = [e.negatives["ance"] for e in mined(one_round, n=8, depth=30)[1]]
     assert all(len(few) == 8 and set(few) <= set(all_) for few, all_ in zip(some, best, strict=True))
     ranks = [all_.index(name) for few, all_ in zip(some, best, strict=True) for name in few]
     assert 12 < np.mean(ranks) < 16, "uniform over 28 or so"
-    assert some == [e.negatives["ance"] for e in mined(one_round, n=8, depth=30, query_parts=1)[1]], "the same every time"
+    assert some == [e.negatives["ance"] for e in mined(one_round, n=8, depth=30)[1]], "the same every time"
+
+
+def test_a_round_keeps_out_what_mine_keeps_out(one_round, beir, tmp_path):
+    """Answers of a file, and a margin below the best positive: by the texts and by the true scores."""
+    texts = {row["_id"]: row["text"] for row in map(json.loads, (beir / "corpus.jsonl").read_text().splitlines())}
+    answers = {f"q{n}": texts[f"p{n % 60}"].split()[n % 6] for n in range(240)}
+    queries = {row["_id"]: row["text"] for row in map(json.loads, (beir / "queries.jsonl").read_text().splitlines())}
+    (tmp_path / "questions.csv").write_text("".join(f"{queries[name]}\t['{word.upper()}']\n" for name, word in answers.items()))
+    told = {"exclude_answers": "string", "questions": str(tmp_path / "questions.csv")}
+    facts, found = mined(one_round, n=60, take="first", absolute_margin=0.0, **told)
+    assert facts.dropped["holds an answer"] > 240 and facts.dropped["within the margin of the positive"] > 240
+    scores, held = true_scores(one_round, found), 0
+    for n, example in enumerate(found):
+        names, of = set(example.negatives["ance"]), scores[example.query_id]
+        may = {name for name, text in texts.items() if answers[example.query_id] not in text.split()} - positives_of(n)
+        bar = max(of[name] for name in positives_of(n))
+        assert {name for name in may if of[name] < bar - 4e-3} <= names <= {name for name in may if of[name] <= bar + 4e-3}
+        held += len(names)
+    assert 240 * 5 < held < 240 * 50
+    with pytest.raises(InputError, match=r"gives no answers for exclude_answers=string; name a file by config\.questions"):
+        mined(one_round, exclude_answers="string")
+
+
+class Parity:
+    """A cross-encoder that finds passages of even numbers relevant; it can die on the way."""
+
+    sha256, facts = "parity", {}
+
+    def __init__(self, lives: int):
+        self.lives, self.asked = lives, []
+
+    def score(self, pairs, meter=None):
+        self.lives -= 1
+        if not self.lives:
+            raise KeyboardInterrupt
+        self.asked += [(query, passage.id) for query, passage in pairs]
+        return np.array([3.0 if int(passage.id[1:]) % 2 == 0 else -3.0 for _, passage in pairs], np.float32)
+
+    def probability(self, scores):
+        return (1 / (1 + np.exp(-scores))).astype(np.float32)
+
+
+def test_a_cross_encoder_judges_every_round_and_no_pair_twice(one_round, tmp_path, monkeypatch):
+    folder, ours, _ = one_round
+    shutil.copytree(folder, tmp_path / "run")
+    ours = settings_of(ours, n=60, take="first", denoise=DenoiseConfig(reranker="run:some"))
+    asked = []
+    for scorer in (Parity(2), Parity(100)):
+        monkeypatch.setattr(scoring, "load_reranker", lambda origin, scorer=scorer, **more: scorer)
+        with contextlib.suppress(KeyboardInterrupt):
+            Refresher(tmp_path / "run", ours).refresh()
+        asked += scorer.asked
+    assert len(asked) == len(set(asked)) == 240 * 58, "what was scored before the kill is kept"
+    for n, example in enumerate(read_examples(tmp_path / "run/sets/000001" / TRAINING_SET, BadRows("error"))):
+        assert set(example.negatives["ance"]) == {f"p{i}" for i in range(1, 60, 2)} - positives_of(n)
+        assert example.positives == (f"p{n % 60}",)
+
+
+def test_a_round_that_was_broken_off_anywhere_ends_in_the_same_set(one_round, tmp_path, monkeypatch):
+    """Where processes are not killed in test_ance.py, too."""
+    folder, ours, _ = one_round
+    ours, sets, reach = settings_of(ours, n=8), [], failpoints.reach
+
+    def broken(place: str):
+        def at(name: str) -> None:
+            if name == place:
+                raise KeyboardInterrupt
+
+        return at
+
+    for place in ("", "encode_shard", "ance_encoded", "ance_mid_publish", "ance_published"):
+        run = tmp_path / f"run{place}"
+        shutil.copytree(folder, run)
+        monkeypatch.setattr(failpoints, "reach", broken(place))
+        with pytest.raises(KeyboardInterrupt) if place else contextlib.nullcontext():
+            Refresher(run, ours).refresh()
+        monkeypatch.setattr(failpoints, "reach", reach)
+        assert (Refresher(run, ours).refresh() is None) == (place in ("", "ance_published"))
+        files = [run / "sets/000001" / name for name in (TRAINING_SET, "mined.jsonl", "removed.jsonl", FACTS)]
+        sets.append([path.read_bytes() for path in files])
+        assert not (run / "inferencer/round").exists()
+    assert all(found == sets[0] for found in sets)
 
 
 def test_documents_of_several_blocks_are_mined_once_each(beir, tmp_path_factory, one_device):
@@ -341,19 +448,22 @@ def test_documents_of_several_blocks_are_mined_once_each(beir, tmp_path_factory,
     template = TextTemplate(query_length=24, passage_length=12, blocks=3)
     tokens = tmp_path_factory.mktemp("blocks") / "tokens"
     execute(prepare, PrepareConfig(corpus=f"beir:{beir}", vocab_size=300, train_queries=True, workers=1, template=template), tokens)
-    facts, found = mined(before_a_round(beir, tokens, tmp_path_factory), n=40, depth=60, query_parts=1)
+    facts, found = mined(before_a_round(beir, tokens, tmp_path_factory), n=40)
     assert facts.mined == 240
     for n, example in enumerate(found):
         names = example.negatives["ance"]
-        assert len(set(names)) == len(names) == 40 and not {f"p{n % 60}", f"p{(n + 7) % 60}"} & set(names)
+        assert len(set(names)) == len(names) == 40 and not positives_of(n) & set(names)
 
 
 def test_scann_finds_nearly_the_same(one_round):
     best, near = (
-        mined(one_round, n=20, depth=50, take="first", query_parts=1, index=index, scann=ScannConfig(min_points=16))[1]
-        for index in ("exact", "scann")
+        mined(one_round, n=20, depth=50, take="first", index=index, scann=ScannConfig(min_points=16))[1] for index in ("exact", "scann")
     )
     both = [len(set(a.negatives["ance"]) & set(b.negatives["ance"])) / 20 for a, b in zip(best, near, strict=True)]
     assert np.mean(both) > 0.9
-    positives = [{f"p{n % 60}", f"p{(n + 7) % 60}"} for n in range(240)]
-    assert not any(known & set(example.negatives["ance"]) for known, example in zip(positives, near, strict=True))
+    assert not any(positives_of(n) & set(example.negatives["ance"]) for n, example in enumerate(near))
+
+
+def test_an_inferencer_does_not_wait_for_ever_for_its_trainer(tmp_path):
+    with pytest.raises(Stopped, match="nothing was heard of the trainer for 0s; the same command goes on"):
+        ance.place(config(role="inferencer", patience=0.01), tmp_path)

@@ -31,6 +31,7 @@ from denseir_jax.data.wordpiece import train_wordpiece
 from denseir_jax.evals.answers import has_answer
 from denseir_jax.models.cross_encoder import CrossEncoder
 from denseir_jax.models.shape import EncoderConfig
+from denseir_jax.pipeline.mining import scoring
 from denseir_jax.pipeline.stages import mine
 from denseir_jax.search import denoise
 from denseir_jax.search.denoise import DenoiseConfig
@@ -110,7 +111,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def grades(monkeypatch: pytest.MonkeyPatch) -> Grades:
     scorer = Grades()
-    monkeypatch.setattr(mine, "load_reranker", lambda origin, **more: scorer)
+    monkeypatch.setattr(scoring, "load_reranker", lambda origin, **more: scorer)
     return scorer
 
 
@@ -291,7 +292,7 @@ def test_a_precision_that_no_threshold_has_is_refused_where_it_matters(
         def score(self, pairs: Sequence[tuple[str, Passage]], meter: Meter | None = None) -> np.ndarray:
             return np.zeros(len(pairs), np.float32)
 
-    monkeypatch.setattr(mine, "load_reranker", lambda origin, **more: Constant())
+    monkeypatch.setattr(scoring, "load_reranker", lambda origin, **more: Constant())
     config = ce(dataset, calibrate_split="dev")
     with pytest.raises(InputError, match=r"no threshold has a precision of 0\.9 .* the best has 0\.091"):
         Result(tmp_path / "run", dataset, denoise=config, unlabelled=f"tsv:{dataset / 'unlabelled.tsv'}")
@@ -303,7 +304,7 @@ def test_a_cross_encoder_that_gives_no_number_is_refused(dataset: Path, tmp_path
         def score(self, pairs: Sequence[tuple[str, Passage]], meter: Meter | None = None) -> np.ndarray:
             return np.full(len(pairs), np.nan, np.float32)
 
-    monkeypatch.setattr(mine, "load_reranker", lambda origin, **more: Broken())
+    monkeypatch.setattr(scoring, "load_reranker", lambda origin, **more: Broken())
     with pytest.raises(InputError, match="the cross-encoder gives nan for query 'q0' and passage"):
         Result(tmp_path / "run", dataset, denoise=ce(dataset))
     assert not (tmp_path / "run" / mine.TRAINING_SET).exists()

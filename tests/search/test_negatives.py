@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.records import Passage
-from denseir_jax.search.negatives import NegativesConfig, mine, normalized, positives, text_keys
+from denseir_jax.search.negatives import Miner, Negative, NegativesConfig, normalized, positives, text_keys
 
 
 def keys_of(texts: dict[str, str]) -> dict[str, bytes]:
@@ -19,6 +20,28 @@ def keys_of(texts: dict[str, str]) -> dict[str, bytes]:
 
 def numbered(n: int) -> dict[str, bytes]:
     return keys_of({f"d{i}": f"text {i}" for i in range(n)})
+
+
+@dataclasses.dataclass
+class Mined:
+    negatives: dict[str, list[Negative]]
+    dropped: dict[str, int]
+
+
+def mine(
+    ranking: dict[str, list[tuple[str, float]]],
+    known: dict[str, list[str]],
+    keys: dict[str, bytes],
+    config: NegativesConfig,
+    seed: int,
+    best: dict[str, float] | None = None,
+) -> Mined:
+    """Every query of a ranking, in turn."""
+    miner = Miner(keys, config, seed)
+    negatives = {
+        query: miner.choose(query, line, known.get(query, ()), (best or {}).get(query)).negatives for query, line in ranking.items()
+    }
+    return Mined(negatives, dict(miner.dropped))
 
 
 RANKING = {"q": [(f"d{i}", 10.0 - i) for i in range(10)]}
@@ -30,7 +53,6 @@ def test_positives_go_by_id_and_by_text_and_duplicates_go_too() -> None:
     assert [item.id for item in mined.negatives["q"]] == ["d0", "d2", "d4", "d5", "d6", "d8", "d9"]
     assert mined.dropped == {"known positive by id": 2, "known positive by text": 1, "duplicate by text": 1}
     assert [item.rank for item in mined.negatives["q"]] == [1, 3, 5, 6, 7, 9, 10]
-    assert mined.short == ["q"] and mined.empty == []
 
 
 def test_the_rank_window_counts_ranks_as_they_came() -> None:
@@ -43,7 +65,7 @@ def test_the_rank_window_counts_ranks_as_they_came() -> None:
 def test_a_relative_margin_is_safe_for_negative_scores(sign: float) -> None:
     ranking = {"q": [(f"d{i}", score) for i, score in enumerate([sign * 10 + 1, sign * 10 - 0.4, sign * 10 - 0.6, -30.0])]}
     config = NegativesConfig(relative_margin=0.05)
-    mined = mine(ranking, {"q": ["gold"]}, numbered(4), config, 0, best_score={"q": sign * 10})
+    mined = mine(ranking, {"q": ["gold"]}, numbered(4), config, 0, best={"q": sign * 10})
     assert [item.id for item in mined.negatives["q"]] == ["d2", "d3"]  # threshold 9.5, and -10.5
     assert mined.dropped == {"within the margin of the positive": 2}
 
@@ -51,17 +73,14 @@ def test_a_relative_margin_is_safe_for_negative_scores(sign: float) -> None:
 def test_an_absolute_margin_and_a_query_whose_positives_are_not_in_the_corpus() -> None:
     config = NegativesConfig(absolute_margin=2.0)
     ranking = {"q": RANKING["q"], "r": RANKING["q"]}
-    mined = mine(ranking, {"q": ["gold"], "r": ["lost"]}, numbered(10), config, 0, best_score={"q": 10.0})
+    mined = mine(ranking, {"q": ["gold"], "r": ["lost"]}, numbered(10), config, 0, best={"q": 10.0})
     assert [item.id for item in mined.negatives["q"]][:1] == ["d2"] and len(mined.negatives["r"]) == 10
     assert mined.dropped["queries without a margin: no positive in the corpus"] == 1
-    with pytest.raises(InputError, match="needs the scores of the positives"):
-        mine(ranking, {}, numbered(10), config, 0)
 
 
-def test_fewer_are_given_when_there_are_fewer_and_empty_queries_are_named() -> None:
+def test_fewer_are_given_when_there_are_fewer() -> None:
     mined = mine({"q": RANKING["q"][:2], "r": [], "s": [("d1", 1.0)]}, {"s": ["d1"]}, numbered(10), NegativesConfig(n=5), 0)
     assert [len(line) for line in mined.negatives.values()] == [2, 0, 0]
-    assert mined.empty == ["r", "s"] and mined.short == ["q"]
 
 
 def test_the_draw_depends_on_seed_and_query_alone() -> None:
@@ -118,12 +137,13 @@ def test_properties(order: list[int], known: set[int], lo: int, width: int, n: i
 SCRIPT = """
 import dataclasses, json, sys
 from denseir_jax.data.records import Passage
-from denseir_jax.search.negatives import NegativesConfig, mine, text_keys
+from denseir_jax.search.negatives import Miner, NegativesConfig, text_keys
 texts = {f"d{i}": f"text {i % 40}" for i in range(60)}
 ranking = {f"q{j}": [(f"d{(7 * i + j) % 60}", -float(i)) for i in range(50)] for j in range(20)}
 keys = text_keys((Passage(*item) for item in texts.items()), set(texts))
-mined = mine(ranking, {f"q{j}": [f"d{j}", f"d{j + 1}"] for j in range(20)}, keys, NegativesConfig(n=6), 11)
-print(json.dumps(dataclasses.asdict(mined)))
+miner = Miner(keys, NegativesConfig(n=6), 11)
+chosen = {query: miner.choose(query, line, [f"d{query[1:]}", f"d{int(query[1:]) + 1}"]) for query, line in ranking.items()}
+print(json.dumps([{query: dataclasses.asdict(choice) for query, choice in chosen.items()}, miner.dropped]))
 """
 
 
@@ -134,4 +154,4 @@ def test_equal_bytes_whatever_the_hash_seed() -> None:
         ).stdout
         for seed in ("0", "4242")
     ]
-    assert outputs[0] == outputs[1] and len(json.loads(outputs[0])["negatives"]) == 20
+    assert outputs[0] == outputs[1] and len(json.loads(outputs[0])[0]) == 20

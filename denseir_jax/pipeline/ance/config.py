@@ -5,8 +5,6 @@ from typing import Literal
 
 from denseir_jax.core.config import operational
 from denseir_jax.pipeline.stages.finetune import FinetuneConfig
-from denseir_jax.search.negatives import NegativesConfig
-from denseir_jax.search.scann_index import ScannConfig
 
 INFERENCER, CHECKPOINTS, SETS, LOG, HEARTBEATS = "inferencer", "checkpoints", "sets", "sets.log", "heartbeats"
 Role = Literal["both", "trainer", "inferencer", "sliced"]
@@ -14,43 +12,32 @@ Role = Literal["both", "trainer", "inferencer", "sliced"]
 
 @dataclasses.dataclass(frozen=True)
 class RefreshConfig:
-    """One round of the inferencer: encode, search, mine. The defaults are ANCE's for passages.
+    """One round of the inferencer, beside what `mine` says of every set. The defaults are ANCE's.
 
     Attributes:
-        depth: passages retrieved a query. n: negatives kept of them. take: a seeded draw of n, another each round, or the first n
-        by rank. query_parts: round k mines every query_parts-th query, from the (k - 1)-th on; the others keep the negatives that
-        they had. index: "exact" gives the same sets everywhere, "scann" is faster on a large corpus. shard_rows: passages encoded
-        at a time, the unit of resuming. dev_split: judged queries on which every round measures its checkpoint; "" = none.
+        query_parts: round k mines every query_parts-th query, from the (k - 1)-th on; the others keep the negatives that they had.
+        shard_rows: passages encoded at a time, the unit of resuming. dev_split: judged queries on which every round measures its
+        checkpoint; "" = none.
     """
 
-    depth: int = 200
-    n: int = 20
-    take: Literal["draw", "first"] = "draw"
     query_parts: int = 5
-    index: Literal["scann", "exact"] = "scann"
-    scann: ScannConfig = ScannConfig()
     shard_rows: int = 16384
-    batch_tokens: int = operational(0)
     dev_split: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("depth", "n", "query_parts", "shard_rows"):
+        for name in ("query_parts", "shard_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        if self.n > self.depth:
-            raise ValueError(f"n={self.n} negatives cannot come out of depth={self.depth} passages")
-
-    @property
-    def negatives(self) -> NegativesConfig:
-        """As `negatives.mine` wants it."""
-        return NegativesConfig(lo=0, hi=self.depth, n=self.n, take=self.take)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnceConfig(FinetuneConfig):
     """Fine-tuning whose negatives are mined again and again by the model in training.
 
-    Set 0, the warm-up, is what `training_set` names or `mine` makes (BM25; or ``mine.retriever``, a warmed-up model).
+    Set 0, the warm-up, is what `training_set` names or `mine` makes (BM25; or ``mine.retriever``, a warmed-up model). `mine` says how
+    negatives are chosen for all sets: the index and its depth, ranks, n, draw (another each round), margins, answers and the
+    cross-encoder. All sets hold the queries and positives of set 0, the only one that ``mine.retriever``, ``embeddings``,
+    ``training_set``, ``pool``, ``positives_by_answer`` and ``unlabelled`` are about.
 
     Attributes:
         role: both (this command trains, and starts the inferencer beside it), trainer or inferencer (one of them, on a host of
@@ -86,3 +73,11 @@ class AnceConfig(FinetuneConfig):
             raise ValueError("the sets say which negatives are in use: expected objective.sources=() and group_size of 2 or more")
         if not self.cadence.save:
             raise ValueError("cadence.save=0: the inferencer follows checkpoints; expected at least 1")
+        window, denoise = max(self.mine.hi, self.mine.denoise.fill_to) - self.mine.lo, self.mine.denoise
+        if self.mine.n > window:
+            raise ValueError(f"mine.n={self.mine.n} negatives cannot come out of the {window} ranks that mine.lo and mine.hi leave")
+        if denoise.more_positives or denoise.calibrate_split:
+            raise ValueError(
+                "mine.denoise: all sets have the positives of the first and one threshold; expected more_positives=False and"
+                ' calibrate_split="": calibrate with the stage mine, and give keep_below and training_set'
+            )

@@ -21,15 +21,16 @@ from denseir_jax.data.tokens import TokenStore
 from denseir_jax.evals.evaluation import evaluate
 from denseir_jax.pipeline.ance.config import CHECKPOINTS, INFERENCER, SETS, AnceConfig
 from denseir_jax.pipeline.ance.sets import FACTS, SetFacts, Sets
-from denseir_jax.pipeline.mining.writing import MINED, write_mined
+from denseir_jax.pipeline.mining import asking, scoring
+from denseir_jax.pipeline.mining.asking import Asked
+from denseir_jax.pipeline.mining.choosing import Chooser
+from denseir_jax.pipeline.mining.reading import read_texts
+from denseir_jax.pipeline.mining.searching import Dense, Searcher
+from denseir_jax.pipeline.mining.writing import Note, audit
 from denseir_jax.pipeline.stages import training
 from denseir_jax.pipeline.stages.encode import VECTORS
-from denseir_jax.search import negatives, scann_shards, shards
-from denseir_jax.search.documents import by_document
-from denseir_jax.search.encode import encode_queries
-from denseir_jax.search.index import ExactIndex, Index
-from denseir_jax.search.negatives import Mined
-from denseir_jax.search.rankings import Rankings
+from denseir_jax.search import shards
+from denseir_jax.search.denoise import Thresholds
 from denseir_jax.search.retriever import Retriever, assembled
 from denseir_jax.train import checkpoint, warm_start
 from denseir_jax.train.state import nested, on_host
@@ -64,7 +65,9 @@ class Refresher:
         self._context = training.context(config, self._store, self._tokenizer, warm_start.load(config.init_from))
         self._objective = config.objective.build(self._context)
         self._shapes = jax.eval_shape(self._objective.init, jax.random.key(0))
-        self._dataset = sources.read_dataset(config.dataset, BadRows(config.on_bad_row))
+        self._dataset, self._mine = sources.read_dataset(config.dataset, BadRows(config.on_bad_row)), config.mining
+        # Scores of pairs are good for all rounds.
+        self._judge = scoring.judge_of(self._mine, self.folder.parent / "pairs")
 
     def due(self) -> bool:
         """Whether there is a round to go on with, or a checkpoint newer than the one that mined the last set.
@@ -85,11 +88,10 @@ class Refresher:
         params = self._objective.towers(nested(load_file(self.folder / warm_start.PARAMS)))
         encoder, template = self._context.encoder, self._store.template
         retriever = assembled(params, encoder, self._context.embedder, self._tokenizer, template, self._objective.similarity)
-        index, ids = self._index(retriever, earlier)
-        parts = self.config.refresh.query_parts
-        asked = {example.query_id: example.query for example in earlier[(found.number - 1) % parts :: parts]}
-        mined = self._mine(retriever, index, ids, asked, earlier, found.number)
-        facts = self._publish(found, retriever.params_sha256, earlier, mined, self._measure(retriever, index, ids))
+        searcher, parts = self._searcher(retriever), self.config.refresh.query_parts
+        asked = asking.again(self._mine, self._dataset, earlier[(found.number - 1) % parts :: parts], BadRows(self.config.on_bad_row))
+        chooser = self._choose(searcher, asked, found.number)
+        facts = self._publish(found, retriever.params_sha256, earlier, asked, chooser, self._measure(searcher))
         failpoints.reach("ance_published")
         shutil.rmtree(self.folder)
         return facts
@@ -115,66 +117,57 @@ class Refresher:
     def _earlier(self, number: int) -> list[Example]:
         return list(read_examples(self.sets.path(number - 1) / TRAINING_SET, BadRows("error"), self._store.row_of))
 
-    def _index(self, retriever: Retriever, earlier: Sequence[Example]) -> tuple[Index, Sequence[str]]:
-        """The corpus by this retriever, and the ids of its documents."""
-        refresh, folder = self.config.refresh, self.folder / VECTORS
-        chunks = shards.chunks_of_store(self._store, retriever, refresh.shard_rows)
-        shards.encode_corpus(folder, retriever, chunks, self._store.n_documents, "float16", refresh.batch_tokens)
+    def _searcher(self, retriever: Retriever) -> Searcher:
+        """Of the corpus, by this retriever."""
+        folder = self.folder / VECTORS
+        chunks = shards.chunks_of_store(self._store, retriever, self.config.refresh.shard_rows)
+        shards.encode_corpus(folder, retriever, chunks, self._store.n_documents, "float16", self._mine.batch_tokens)
         failpoints.reach("ance_encoded")
-        vectors = shards.open_for(folder, retriever)
-        if refresh.index == "exact":
-            return by_document(ExactIndex(vectors, retriever.similarity), vectors, retriever.similarity), vectors.ids
-        sample = {example.query_id: example.query for example in earlier[: refresh.scann.sample]}
-        encoded, built = encode_queries(retriever, sample, refresh.batch_tokens), self.folder / "index"
-        settings = refresh.depth, refresh.scann, self.config.seed
-        index = scann_shards.open_or_build(built, vectors, retriever.similarity, encoded, *settings)
-        return by_document(index, vectors, retriever.similarity), vectors.ids
+        return Dense(self._mine, retriever, shards.open_for(folder, retriever), self.folder / "index")
 
-    def _search(self, retriever: Retriever, index: Index, ids: Sequence[str], queries: Mapping[str, str], depth: int) -> Rankings:
-        return Rankings(list(queries), ids, *index.search(encode_queries(retriever, queries, self.config.refresh.batch_tokens), depth))
-
-    def _mine(
-        self, retriever: Retriever, index: Index, ids: Sequence[str], queries: Mapping[str, str], earlier: Sequence[Example], number: int
-    ) -> Mined:
-        """All known positives are kept out, by id and by text: those of the judgments, and those of the training set."""
-        refresh = self.config.refresh
-        judged = negatives.positives(self._dataset.qrels(self.config.split))
-        known = {e.query_id: list(dict.fromkeys([*e.positives, *judged.get(e.query_id, ())])) for e in earlier if e.query_id in queries}
-        ranking = self._search(retriever, index, ids, queries, refresh.depth)
-        wanted = ranking.passages().union(*known.values())
-        keys = negatives.text_keys(console.progress(self._dataset.corpus(), "ance inferencer: reading texts", None, "passages"), wanted)
+    def _choose(self, searcher: Searcher, asked: Asked, number: int) -> Chooser:
+        """What the stage `mine` does, but for the positives, which stay as they are."""
+        searched = searcher.search(asked.queries, asked.known)
+        evidence = read_texts(self._dataset, asked, searched.rankings, self._mine)
+        thresholds = None
+        if self._judge:
+            scoring.score(self._dataset, asked, searched, evidence, self._mine, self._judge)
+            thresholds = Thresholds(self._mine.denoise.keep_below, self._mine.denoise.positive_above)
         seed = self.config.seed + 1_000_003 * number  # every round draws anew
-        return negatives.mine(ranking, known, keys, refresh.negatives, seed)
+        return Chooser(self._mine, asked, searched, evidence, thresholds, seed)
 
-    def _measure(self, retriever: Retriever, index: Index, ids: Sequence[str]) -> dict[str, float]:
+    def _measure(self, searcher: Searcher) -> dict[str, float]:
         split = self.config.refresh.dev_split
         if not split:
             return {}
         qrels = self._dataset.qrels(split)
         queries = {query: text for query, text in self._dataset.queries(split).items() if query in qrels}
-        ranking = self._search(retriever, index, ids, queries, 10)
-        return evaluate(dict(ranking), qrels, _MEASURES, documents_known=True).means()
+        return evaluate(dict(searcher.search(queries, {}).rankings), qrels, _MEASURES, documents_known=True).means()
 
-    def _publish(self, found: Round, params_sha256: str, earlier: Sequence[Example], mined: Mined, dev: Mapping[str, float]) -> SetFacts:
+    def _publish(
+        self, found: Round, params_sha256: str, earlier: Sequence[Example], asked: Asked, chooser: Chooser, dev: Mapping[str, float]
+    ) -> SetFacts:
         with self.sets.publish(found.number) as folder:
-            counts = write_examples(folder / TRAINING_SET, (_renewed(example, mined) for example in earlier))
-            failpoints.reach("ance_mid_publish")
-            write_mined(folder / MINED, mined)
-            sha256 = artifacts.file_sha256(folder / TRAINING_SET)
+            with audit(folder) as note:
+                counts = write_examples(folder / TRAINING_SET, (_renewed(example, asked, chooser, note) for example in earlier))
+                failpoints.reach("ance_mid_publish")
             facts = SetFacts(
                 **dataclasses.asdict(found),
                 params_sha256=params_sha256,
-                sha256=sha256,
+                sha256=artifacts.file_sha256(folder / TRAINING_SET),
                 queries=counts["queries"],
-                mined=len(mined.negatives),
-                dropped=mined.dropped,
+                mined=len(asked.queries),
+                dropped=dict(sorted(chooser.miner.dropped.items())),
                 dev=dict(dev),
             )
             artifacts.write_json(folder / FACTS, dataclasses.asdict(facts))
         return facts
 
 
-def _renewed(example: Example, mined: Mined) -> Example:
-    """With the negatives of this round in place of all that it had; a query that was not mined keeps those."""
-    found = mined.negatives.get(example.query_id)
-    return example if found is None else dataclasses.replace(example, negatives={POOL: tuple(item.id for item in found)})
+def _renewed(example: Example, asked: Asked, chooser: Chooser, note: Note) -> Example:
+    """With the negatives of this round in place of all that it had; a query that is not mined keeps those."""
+    chosen = chooser.choose(example.query_id) if example.query_id in asked.queries else None
+    if chosen is None:
+        return example
+    note(example.query_id, chosen)
+    return dataclasses.replace(example, negatives={POOL: tuple(item.id for item in chosen.choice.negatives)})

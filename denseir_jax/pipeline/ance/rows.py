@@ -37,7 +37,7 @@ class RefreshedRows:
         is looked for, with the steps done; it may make one, wait for one, or ask to stop. heart: is told the step; where it does
         not beat, another process decides. refreshed: called after a set was taken.
     Attributes:
-        n_items, counts: of the set in use.
+        n_items: of all sets. counts: of the set in use; the same dict always, so that who holds it sees the last.
     """
 
     def __init__(
@@ -54,8 +54,9 @@ class RefreshedRows:
         self._checkpoints, self._open = workdir / CHECKPOINTS, open_rows
         self._attend, self._heart, self._refreshed = attend, heart, refreshed
         oldest = self.sets.numbers()[0]
-        self._now = self._use(Taken(oldest, 0, self.sets.facts(oldest).sha256))
-        self._shapes, self.n_items, self.counts = _shapes(self._now.rows), self._now.rows.n_items, self._now.rows.counts
+        warm_up = Taken(oldest, 0, self.sets.facts(oldest).sha256)
+        self._now = self._use([warm_up, *self.log.entries][-1])  # what an earlier life took last; it may have left no step to do
+        self._shapes, self.n_items, self.counts = _shapes(self._now.rows), self._now.rows.n_items, dict(self._now.rows.counts)
 
     def settle(self, step: int) -> int:
         """Take the set of the steps from `step` on: what the log says, or else the newest, which is logged first."""
@@ -70,7 +71,8 @@ class RefreshedRows:
         else:
             self._now = self._use(taken)
             self._need_same_queries()
-            self.counts = self._now.rows.counts
+            self.counts.clear()
+            self.counts.update(self._now.rows.counts)
             mined = f"mined by checkpoint {self._now.checkpoint_step:,}" if number else "the warm-up set"
             console.say(f"ance: from step {start:,} on set {number}, {mined}")
             if primary:

@@ -1,6 +1,6 @@
 """Who asks: judged queries, questions with answers, queries that nobody judged; and what is known of each beforehand."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,12 +43,7 @@ def gather(config: MineConfig, dataset: Dataset, bad: BadRows, need_answers: boo
     """
     earlier = _earlier(config, bad)
     known, texts = _judged(config, dataset, earlier)
-    answers: dict[str, tuple[str, ...]] = {}
-    if config.exclude_answers and config.split and isinstance(dataset, Supervised):
-        answers.update(dataset.answers(config.split))
-    new = _questions(config, texts, answers, bad) if config.questions else {}
-    if config.exclude_answers and need_answers and not answers:
-        raise InputError(f"{config.dataset} gives no answers for exclude_answers={config.exclude_answers}; name a file by config.questions")
+    answers, new = answers_of(config, dataset, texts, bad, need_answers)
     judged = {query: text for query, text in texts.items() if known.get(query)}
     by_answer = {query: text for query, text in {**texts, **new}.items() if not known.get(query) and query in answers}
     by_answer = by_answer if config.positives_by_answer else {}
@@ -58,9 +53,43 @@ def gather(config: MineConfig, dataset: Dataset, bad: BadRows, need_answers: boo
         raise InputError(f"{config.dataset}: the split {config.split!r} has no query with a relevant passage")
     counts = {"judged": len(judged), "by_answer": len(by_answer), "unlabelled": len(unlabelled)}
     counts["questions_not_used"] = len(new.keys() - by_answer.keys())
+    return Asked(queries, known, _ready(config, queries, answers), earlier, counts)
+
+
+def again(config: MineConfig, dataset: Dataset, examples: Iterable[Example], bad: BadRows) -> Asked:
+    """The queries of a training set that are mined anew. All known positives count: those of the examples, and the judgments'.
+
+    Raises:
+        InputError: a bad row; no answers though the config asks for them.
+    """
+    earlier = {example.query_id: example for example in examples}
+    queries = {query: example.query for query, example in earlier.items()}
+    judged = negatives.positives(dataset.qrels(config.split)) if config.split else {}
+    known = {query: list(dict.fromkeys([*example.positives, *judged.get(query, ())])) for query, example in earlier.items()}
+    answers, _ = answers_of(config, dataset, queries, bad)
+    return Asked(queries, known, _ready(config, queries, answers), earlier, {"again": len(queries)})
+
+
+def answers_of(
+    config: MineConfig, dataset: Dataset, texts: Mapping[str, str], bad: BadRows, needed: bool = True
+) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+    """Answers by query id, of the data set and of the file of questions, and the questions that no query of `texts` has.
+
+    Raises:
+        InputError: a bad row; no answers though the config asks for them and they are needed.
+    """
+    answers: dict[str, tuple[str, ...]] = {}
+    if config.exclude_answers and config.split and isinstance(dataset, Supervised):
+        answers.update(dataset.answers(config.split))
+    new = _questions(config, texts, answers, bad) if config.questions else {}
+    if config.exclude_answers and needed and not answers:
+        raise InputError(f"{config.dataset} gives no answers for exclude_answers={config.exclude_answers}; name a file by config.questions")
+    return answers, new
+
+
+def _ready(config: MineConfig, queries: Iterable[str], answers: Mapping[str, tuple[str, ...]]) -> dict[str, Answers]:
     mode = config.exclude_answers or "string"
-    ready = {query: Answers(answers[query], mode) for query in queries if query in answers}
-    return Asked(queries, known, ready, earlier, counts)
+    return {query: Answers(answers[query], mode) for query in queries if query in answers}
 
 
 def _earlier(config: MineConfig, bad: BadRows) -> dict[str, Example]:

@@ -1,6 +1,7 @@
 """What a cross-encoder says of ranked passages, and thresholds from a split whose positives are known."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -17,8 +18,17 @@ from denseir_jax.pipeline.mining.config import MineConfig
 from denseir_jax.pipeline.mining.reading import Evidence, read_texts
 from denseir_jax.pipeline.mining.searching import Searched, Searcher
 from denseir_jax.search.denoise import DenoiseConfig, Judge, Thresholds
+from denseir_jax.search.reranker import load_reranker
 
 CALIBRATION, PICTURE = "calibration.json", "calibration.png"
+
+
+def judge_of(config: MineConfig, folder: Path) -> Judge | None:
+    """The cross-encoder that the config names, which keeps its scores in the folder; None if it names none."""
+    if not config.denoise.reranker:
+        return None
+    reranker = load_reranker(config.denoise.reranker, batch_tokens=config.batch_tokens)
+    return Judge(reranker, folder, reranker.facts)
 
 
 def score(dataset: Dataset, asked: Asked, searched: Searched, evidence: Evidence, config: MineConfig, judge: Judge) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -41,7 +42,12 @@ class Searcher(Protocol):
 
 def searcher(run: Run, dataset: Dataset) -> Searcher:
     """The one that the config names; its index and vectors are kept in the run folder."""
-    return _Bm25(run, dataset) if run.config.retriever == "bm25" else _Dense(run, dataset)
+    if run.config.retriever == "bm25":
+        return _Bm25(run, dataset)
+    retriever = load_retriever(run.config.retriever, given(run.config.template))
+    if run.config.index == "scann":
+        scann_index.need_dense(retriever.lexical)  # before the corpus is encoded
+    return Dense(run.config, retriever, encoded_passages(run, dataset, retriever), run.path / "index")
 
 
 class _Bm25:
@@ -60,15 +66,14 @@ class _Bm25:
         return Searched(self._index.rankings(queries, self._config.depth), best)
 
 
-class _Dense:
-    """The index is built at the first search: how well it finds is measured with those queries."""
+class Dense:
+    """Searches the vectors of a corpus by the retriever that made them.
 
-    def __init__(self, run: Run, dataset: Dataset):
-        self._run, self._config = run, run.config
-        self._retriever = load_retriever(run.config.retriever, given(run.config.template))
-        if run.config.index == "scann":
-            scann_index.need_dense(self._retriever.lexical)  # before the corpus is encoded
-        self._passages = encoded_passages(run, dataset, self._retriever)
+    The index is built at the first search, and a ScaNN index kept in `folder`: how well it finds is measured with those queries.
+    """
+
+    def __init__(self, config: MineConfig, retriever: Retriever, passages: Embeddings, folder: Path):
+        self._config, self._retriever, self._passages, self._folder = config, retriever, passages, folder
         self._index: Index | None = None
         self.facts: Mapping[str, Any] = {}
 
@@ -84,8 +89,7 @@ class _Dense:
         if config.index == "exact":
             index = ExactIndex(self._passages, similarity)
         else:
-            folder = self._run.path / "index"
-            index = scann_shards.open_or_build(folder, self._passages, similarity, vectors, config.depth, config.scann, config.seed)
+            index = scann_shards.open_or_build(self._folder, self._passages, similarity, vectors, config.depth, config.scann, config.seed)
             failpoints.reach("mine_index")
         index = by_document(index, self._passages, similarity)
         self.facts = {**index.facts, "params_sha256": self._retriever.params_sha256}

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,24 +11,23 @@ from denseir_jax.core import artifacts, console
 from denseir_jax.data.examples import TRAINING_SET, Example, write_examples
 from denseir_jax.pipeline.mining.asking import Asked
 from denseir_jax.pipeline.mining.choosing import Choice, Chooser, Chosen
-from denseir_jax.search.negatives import Mined
 
 MINED, REMOVED = "mined.jsonl", "removed.jsonl"
+Note = Callable[[str, Chosen], None]
 
 
 def write(folder: Path, asked: Asked, chooser: Chooser, pool: str) -> dict[str, Any]:
     """Choose for every query and write the three files, each whole or not at all; returns counts of the training set."""
+    with audit(folder) as note:
+        return write_examples(folder / TRAINING_SET, _examples(asked, chooser, pool, note))
+
+
+@contextlib.contextmanager
+def audit(folder: Path) -> Iterator[Note]:
+    """Takes down what was chosen for a query: in ``mined.jsonl`` where it came from, in ``removed.jsonl`` what may be no negative."""
     with contextlib.ExitStack() as stack:
-        streams = [stack.enter_context(_lines(folder / name)) for name in (MINED, REMOVED)]
-        return write_examples(folder / TRAINING_SET, _examples(asked, chooser, pool, *streams))
-
-
-def write_mined(path: Path, mined: Mined) -> None:
-    """Where each negative came from: one line a query, with scores and ranks."""
-    with _lines(path) as stream:
-        for query, line in mined.negatives.items():
-            row = {"query_id": query, "negatives": [_plain(item) for item in line]}
-            stream.write(json.dumps(row, sort_keys=True, ensure_ascii=False) + "\n")
+        mined, removed = (stack.enter_context(_lines(folder / name)) for name in (MINED, REMOVED))
+        yield lambda query, chosen: _note(mined, removed, query, chosen)
 
 
 @contextlib.contextmanager
@@ -37,7 +36,7 @@ def _lines(path: Path) -> Iterator[IO[str]]:
         yield stream
 
 
-def _examples(asked: Asked, chooser: Chooser, pool: str, mined: IO[str], removed: IO[str]) -> Iterator[Example]:
+def _examples(asked: Asked, chooser: Chooser, pool: str, note: Note) -> Iterator[Example]:
     """Earlier examples with the new pool, then new queries. A query without a positive in the corpus cannot be learnt from."""
     texts = {**{query: example.query for query, example in asked.earlier.items()}, **asked.queries}
     for query, text in console.progress(texts.items(), "mine: choosing", len(texts), "queries"):
@@ -46,7 +45,7 @@ def _examples(asked: Asked, chooser: Chooser, pool: str, mined: IO[str], removed
         if chosen is None:
             continue
         if query in asked.queries:
-            _note(mined, removed, query, chosen)
+            note(query, chosen)
         if chosen.positives:
             pools = {name: _without(line, chosen.positives) for name, line in old.negatives.items()} if old else {}
             pools[pool] = tuple(item.id for item in chosen.choice.negatives)

@@ -31,7 +31,9 @@ from denseir_jax.pipeline.ance.partner import Partner, shares
 from denseir_jax.pipeline.ance.rows import RefreshedRows
 from denseir_jax.pipeline.ance.sets import FACTS, SetFacts, Sets
 from denseir_jax.pipeline.ance.sliced import Sliced
+from denseir_jax.pipeline.mining import asking
 from denseir_jax.pipeline.stages import finetune, training
+from denseir_jax.search.retriever import folder_of
 from denseir_jax.train import probes
 
 STALENESS = "staleness.png"
@@ -52,9 +54,7 @@ def run_ance(run: Run) -> Mapping[str, Any]:
 
 
 def _train(run: Run, config: AnceConfig, heart: Heart, environment: dict[str, str]) -> Mapping[str, Any]:
-    if config.refresh.dev_split:  # seen before anything is made, not in the first round
-        dataset = read_dataset(config.dataset, BadRows(config.on_bad_row))
-        need_split(config.refresh.dev_split, dataset.splits, config.dataset)
+    _need_early(config)
     partner = Sliced(run, config) if config.role == "sliced" else Partner(run.path, config, heart, environment)
     parts = training.Parts.gather(run, config, config.dataset)
     objective = config.objective.build(parts.context)
@@ -64,7 +64,9 @@ def _train(run: Run, config: AnceConfig, heart: Heart, environment: dict[str, st
         probe = probes.make_probe(finetune.probe_task(config, parts.store, parts), objective, parts.context.encoder)
 
     def rows(path: Path) -> RowSource:
-        return objective.rows(parts.store, path, parts.tokenizer)
+        source: RowSource = objective.rows(parts.store, path, parts.tokenizer)
+        finetune.tell(source, config, f" of set {int(path.parent.name)}")
+        return source
 
     with partner:
         heart.state = "training"
@@ -73,6 +75,25 @@ def _train(run: Run, config: AnceConfig, heart: Heart, environment: dict[str, st
     if run.primary:
         draw_staleness(run.path)
     return metrics
+
+
+def _need_early(config: AnceConfig) -> None:
+    """What a round needs is seen before anything is made, not in the first round."""
+    if config.refresh.dev_split or config.mine.exclude_answers:
+        dataset = read_dataset(config.dataset, BadRows(config.on_bad_row))
+        if config.refresh.dev_split:
+            need_split(config.refresh.dev_split, dataset.splits, config.dataset)
+        asking.answers_of(config.mining, dataset, {}, BadRows(config.on_bad_row))
+
+
+def inputs(config: AnceConfig) -> Mapping[str, str | Path]:
+    """Those of fine-tuning, and what every round reads beside them: questions with answers, a cross-encoder."""
+    found = dict(finetune.inputs(config))
+    if config.mine.questions:
+        found["questions"] = Path(config.mine.questions)
+    if config.mine.denoise.reranker:
+        found["reranker"] = folder_of(config.mine.denoise.reranker)
+    return found
 
 
 def publish_warm_up(run: Run, config: AnceConfig) -> None:
@@ -114,7 +135,7 @@ stage = Stage(
     name="ance",
     config=AnceConfig,
     run=run_ance,
-    inputs=finetune.inputs,
+    inputs=inputs,
     summary="Fine-tune a retriever on negatives that are mined anew from its own checkpoints while it trains (ANCE). One command"
     " starts trainer and inferencer; --config.role=trainer and role=inferencer run them on two hosts that share the workdir,"
     " role=sliced runs both in one process, in turn.",

@@ -71,6 +71,11 @@ class FinetuneConfig(training.TrainingConfig):
             if self.query_share < 1:
                 raise ValueError("query_share goes with judged queries, not with training_set=pairs")
 
+    @property
+    def mining(self) -> MineConfig:
+        """`mine`, for the data of this run."""
+        return dataclasses.replace(self.mine, dataset=self.dataset, split=self.split, seed=self.seed, on_bad_row=self.on_bad_row)
+
 
 def run_finetune(run: Run) -> Mapping[str, Any]:
     """Training set and tokens -> groups of one query and its passages -> objective -> parameters."""
@@ -100,17 +105,20 @@ def open_rows(run: Run, objective: Any, store: TokenStore, parts: training.Parts
     config: FinetuneConfig = run.config
     groups = open_pairs(run, config, store, parts) if config.training_set == PAIRS else shared(run, config, open_training_set(run, config))
     source: RowSource = objective.rows(store, groups, parts.tokenizer)
-    of = f" of {name}" if name else ""
+    tell(source, config, f" of {name}" if name else "")
+    return source
+
+
+def tell(source: RowSource, config: FinetuneConfig, of: str) -> None:
+    """Say where rows hold less than was asked for; `of`: whose queries they are, " of ..." or nothing."""
     if source.counts.get("short"):
-        console.say(
-            f"finetune: {source.counts['short']:,} queries{of} have too few negatives; {source.counts['filled']:,} random ones fill them"
-        )
+        short, filled = source.counts["short"], source.counts["filled"]
+        console.say(f"{config.stage}: {short:,} queries{of} have too few negatives; {filled:,} random ones fill them")
     if source.n_items < config.batch_size:
         console.say(
-            f"finetune: {source.n_items:,} queries{of} are fewer than the {config.batch_size:,} rows of a batch, which then holds some of"
-            " them repeatedly (never as each other's negatives)"
+            f"{config.stage}: {source.n_items:,} queries{of} are fewer than the {config.batch_size:,} rows of a batch, which then holds"
+            " some of them repeatedly (never as each other's negatives)"
         )
-    return source
 
 
 def open_pairs(run: Run, config: FinetuneConfig, store: TokenStore, parts: training.Parts) -> Path:
@@ -145,9 +153,8 @@ def open_training_set(run: Run, config: FinetuneConfig) -> Path:
         return write_given(run, config)
     if config.training_set:
         return file_of(config.training_set)
-    settings = dataclasses.replace(config.mine, dataset=config.dataset, split=config.split, seed=config.seed, on_bad_row=config.on_bad_row)
     with mesh.first_process_first():
-        execute(mining.stage, settings, run.path / "negatives", process=0 if run.primary else 1)
+        execute(mining.stage, config.mining, run.path / "negatives", process=0 if run.primary else 1)
     return file_of(run.path / "negatives")
 
 

@@ -27,9 +27,6 @@ from denseir_jax.pipeline.mining.searching import encoded_passages as encoded_pa
 from denseir_jax.pipeline.mining.writing import MINED as MINED
 from denseir_jax.pipeline.mining.writing import REMOVED as REMOVED
 from denseir_jax.pipeline.mining.writing import write
-from denseir_jax.pipeline.mining.writing import write_mined as write_mined
-from denseir_jax.search.denoise import Judge
-from denseir_jax.search.reranker import load_reranker
 from denseir_jax.search.retriever import folder_of
 
 
@@ -37,7 +34,7 @@ def run_mine(run: Run) -> Mapping[str, Any]:
     """Queries -> rankings -> positives and negatives -> training set."""
     config: MineConfig = run.config
     bad = BadRows(config.on_bad_row)
-    judge = _judge(run) if config.denoise.reranker else None
+    judge = scoring.judge_of(config, run.path / "pairs")
     dataset = sources.read_dataset(config.dataset, bad)
     asked = asking.gather(config, dataset, bad)
     searcher = searching.searcher(run, dataset)
@@ -66,11 +63,6 @@ def run_mine(run: Run) -> Mapping[str, Any]:
     facts = {"index": dict(searcher.facts), "pool": config.pool_name, "first_of": without}
     run.finish(metrics, outputs=outputs, **facts, **({"reranker_sha256": judge.scorer.sha256} if judge else {}))
     return metrics
-
-
-def _judge(run: Run) -> Judge:
-    reranker = load_reranker(run.config.denoise.reranker, batch_tokens=run.config.batch_tokens)
-    return Judge(reranker, run.path / "pairs", reranker.facts)
 
 
 def _unjudged(config: MineConfig, asked: asking.Asked, chooser: Chooser) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Which passages stand in a group: positives first, then negatives of the pools, then random ones. No text twice."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,20 @@ from denseir_jax.data.ragged import Ragged
 
 RANDOM = "random"
 """Among the sources of negatives: passages of the corpus drawn at random, fresh in every epoch, none known to be positive."""
+
+
+def need_places(sources: Sequence[str], group_size: int) -> None:
+    """See that groups of so many passages have places for negatives of these sources.
+
+    Raises:
+        ValueError: `RANDOM` would get none, or there are none at all.
+    """
+    if RANDOM in sources and group_size <= len(sources):
+        raise ValueError(f"sources={tuple(sources)} leave {RANDOM!r} no place: expected group_size > {len(sources)}")
+    if sources and group_size < 2:
+        raise ValueError(
+            f"sources={tuple(sources)} with group_size={group_size}: the positive leaves negatives no place; expected 2 or more"
+        )
 
 
 @dataclass(frozen=True)

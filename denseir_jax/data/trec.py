@@ -27,7 +27,6 @@ _LAST_RANK = 1 << 24  # beyond it float32, which rankings are sorted by, does no
 _BEIR_HEADER = ["query-id", "corpus-id", "score"]
 _LARGEST = float(np.finfo(np.float32).max)
 _RUN_LAYOUTS = "6 (TREC: query Q0 passage rank score tag) or 3 (MS MARCO: query passage rank)"
-_SCORED_LAYOUTS = "3 (Tevatron: query passage score) or 4 (RocketQA: query passage rank score)"
 _QRELS_LAYOUTS = "4 (TREC: query iteration passage relevance) or 3 (BEIR: query passage relevance)"
 
 
@@ -77,28 +76,6 @@ def read_run(path: str, bad: BadRows | None = None) -> RunFile:
     if not found:
         raise InputError(f"{shown(path)} holds no row of a run; expected columns {_RUN_LAYOUTS}")
     return RunFile({query: best_first(list(scores.items())) for query, scores in found.items()}, width == 6, tag)
-
-
-def read_scored(path: str, bad: BadRows | None = None) -> Ranking:
-    """Read a ranking as Tevatron (query, passage, score) or RocketQA (query, passage, rank, score) writes it, in trec_eval's order.
-
-    Raises:
-        InputError: the file is empty, or has a bad row under the policy "error": wrong columns, a score that is no finite float32, a
-            passage twice for one query.
-    """
-    bad = bad or BadRows()
-    found: dict[str, dict[str, float]] = {}
-    for line, cells, _ in _rows(path, (3, 4), _SCORED_LAYOUTS, bad):
-        query, passage, score = cells[0], cells[1], _score(cells[-1])
-        if score is None:
-            bad.bad(path, line, "bad score", f" {_brief(cells[-1])}; expected a finite number")
-        elif passage in found.get(query, ()):
-            bad.bad(path, line, "passage twice for one query", f": {passage!r} for query {query!r}; expected every passage once a query")
-        else:
-            found.setdefault(query, {})[passage] = score
-    if not found:
-        raise InputError(f"{shown(path)} holds no row of a ranking; expected columns {_SCORED_LAYOUTS}")
-    return {query: best_first(list(scores.items())) for query, scores in found.items()}
 
 
 def best_first(scored: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:

@@ -77,8 +77,11 @@ def _positive_above(positives: Float[np.ndarray, " p"], negatives: Float[np.ndar
     if not len(able):
         return None, float(share[last].max()) if len(values) else 0.0
     at = int(able[-1])
-    # Midway to the next value below, so that neither side stands on the threshold.
-    return float((values[at] + (values[at + 1] if at + 1 < len(values) else 0.0)) / 2), float(share[at])
+    # Midway to the next value below, so that neither side stands on the threshold. Between neighbours there is no number: then
+    # the lower one, since only what is above a threshold is taken.
+    lower = values[at + 1] if at + 1 < len(values) else values.dtype.type(0)
+    middle = (values[at] + lower) / 2
+    return float(middle if middle < values[at] else lower), float(share[at])
 
 
 def report(found: Calibration, counts: Mapping[str, int], targets: Mapping[str, float]) -> dict[str, Any]:

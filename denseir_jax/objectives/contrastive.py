@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Key
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data.batches import RowSource
 from denseir_jax.data.examples import TRAINING_SET
-from denseir_jax.data.group_cells import RANDOM
+from denseir_jax.data.group_cells import need_places
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.pairs import PAIRS, PairRows
 from denseir_jax.data.teacher_scores import Teacher
@@ -92,10 +92,13 @@ class ContrastiveConfig:
             raise ValueError(f"temperature={self.temperature} must be positive")
         if not self.in_batch and (self.symmetric or self.group_size < 2):
             raise ValueError("in_batch=False leaves nothing to compare with: it needs group_size >= 2 and symmetric=False")
-        if RANDOM in self.sources and self.group_size <= len(self.sources):
-            raise ValueError(f"sources={self.sources} leave {RANDOM!r} no place: expected group_size > {len(self.sources)}")
+        if self.margin != ContrastiveConfig.margin and self.loss not in ("hinge", "soft_margin"):
+            raise ValueError(f"margin={self.margin} is of loss='hinge' and 'soft_margin'; loss={self.loss!r} has none")
+        need_places(self.sources, self.group_size)
         if self.positives != "sampled":
             self._check_several()
+        elif self.max_positives != ContrastiveConfig.max_positives:
+            raise ValueError(f"max_positives={self.max_positives} needs positives='all' or 'each': with 'sampled' a group has one")
 
     @property
     def several(self) -> int | None:

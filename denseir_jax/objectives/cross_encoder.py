@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, Key
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data.batches import RowSource
 from denseir_jax.data.examples import TRAINING_SET
+from denseir_jax.data.group_cells import need_places
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokenizer import Tokenizer
@@ -36,7 +37,8 @@ class CrossEncoderConfig:
             pointwise: -log p(positive) - sum of log (1 - p(negative)), each pair by itself.
         outputs: of the classifier: 1, a logit, or 2, not relevant and relevant; the score is their difference then, so that
             pointwise is the cross entropy of two classes (RocketQA, Qu et al. 2021).
-        group_size: passages of a group, the positive included. sources: pools of negatives to draw from; all if empty.
+        group_size: passages of a group, the positive included. sources: pools of negatives to draw from; all if empty. One may be
+            "random", as in `ContrastiveConfig`.
         fill: what to do where a query has too few negatives.
         pair_length: most tokens of a pair, what is longer loses the end of its passage; 0: as many as both texts may have.
     """
@@ -52,6 +54,7 @@ class CrossEncoderConfig:
     def __post_init__(self) -> None:
         if self.group_size < 2:
             raise ValueError(f"group_size={self.group_size}: a positive and nothing to tell it from; expected 2 or more")
+        need_places(self.sources, self.group_size)
         if self.outputs not in (1, 2):
             raise ValueError(f"outputs={self.outputs}; expected 1 (a logit) or 2 (not relevant, relevant)")
         if self.pair_length < 0:
@@ -147,7 +150,7 @@ class CrossEncoderObjective:
     ) -> tuple[jax.Array, dict[str, Pair]]:
         """Metrics: accuracy and reciprocal rank within the group, share of masked members, negatives a query."""
         scores, rows, known = vectors["score"], batch["passage_row"], batch["known"]
-        blocked = ((rows[:, :, None] == known[:, None, :]) & (known[:, None, :] >= 0)).any(-1).at[:, 0].set(False)
+        blocked = contrastive.in_group(known, rows).at[:, 0].set(False)
         ones = jnp.ones((len(scores), 1), scores.dtype)  # a query of one dimension, by which the passages' are the scores
         ranked = contrastive.own_group_nll(ones, scores[..., None], blocked)
         loss = ranked.nll.mean() if self.config.loss == "lce" else mean(group_losses.bce(scores, ~blocked))

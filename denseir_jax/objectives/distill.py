@@ -74,6 +74,24 @@ class DistillConfig(ContrastiveConfig):
             raise ValueError("teach='margin_mse' compares one positive with each negative: it needs positives='sampled'")
         if RANDOM in self.sources:
             raise ValueError(f"sources={self.sources}: a teacher has not seen what is drawn at random; expected pools alone")
+        self._check_read()
+
+    def _check_read(self) -> None:
+        """Refuse what no loss would read."""
+        if self.fill != "random":
+            raise ValueError(f"fill={self.fill!r}: a query with too few passages that the teacher knows is left out; expected the default")
+        if not self.nll_weight and (self.symmetric or self.loss != "nll"):
+            raise ValueError(f"symmetric={self.symmetric}, loss={self.loss!r} are of the contrastive loss, which nll_weight=0 leaves out")
+        if self.teach == "margin_mse" and (self.teacher_temperature != 1 or self.square_temperature):
+            raise ValueError(
+                f"teacher_temperature={self.teacher_temperature}, square_temperature={self.square_temperature}: teach='margin_mse'"
+                " compares undivided scores; expected the defaults"
+            )
+        if self.teach == "margin_mse" and self.temperature != 1 and not self.nll_weight:
+            raise ValueError(
+                f"temperature={self.temperature}: teach='margin_mse' compares undivided scores, and nll_weight=0 leaves no other loss;"
+                " expected 1"
+            )
 
     def build(self, context: Context) -> Objective:
         """The objective for a model and its data; see `ContrastiveConfig.build`."""
@@ -115,7 +133,8 @@ class Distill(Contrastive):
     def teacher(self, file: Path, examples: TrainingSet, store: TokenStore) -> Teacher:
         """The scores or vectors beside the training set."""
         if self.config.teach == "in_batch_kl":
-            return open_teacher_vectors(file.parent, examples, store.row_of, store.content_ids)
+            run = (file.parent / VECTORS).resolve().parent  # beside a share of the queries there is a link
+            return open_teacher_vectors(run, examples, store.row_of, store.content_ids)
         query_of = {id: n for n, id in enumerate(examples.query_ids)}
         return read_teacher_scores(file.with_name(TEACHER_SCORES), query_of, store.row_of, store.content_ids, BadRows("error"))
 
@@ -136,7 +155,7 @@ class Distill(Contrastive):
             teach = self._teach(found.own, found.ranked, batch["teacher"], found.keep)
             first = [jnp.argmax(jnp.where(found.keep, scores, -jnp.inf), axis=1) for scores in (found.own, batch["teacher"])]
             agreed = first[0] == first[1]
-        factor = c.temperature**2 if c.square_temperature and c.teach != "margin_mse" else 1.0
+        factor = c.temperature**2 if c.square_temperature else 1.0
         agreement = agreed.sum(dtype=jnp.float32), jnp.float32(len(agreed))
         metrics = found.metrics | {"teach": teach, "agreement": agreement, "nll": (found.loss, jnp.ones((), found.loss.dtype))}
         loss = c.teacher_weight * factor * mean(teach)

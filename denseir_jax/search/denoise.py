@@ -4,6 +4,7 @@ A passage is kept as a negative iff its probability is below a threshold, and ta
 Between the two nothing is said of it. Pairs are scored in the order of the corpus, so that its texts are read once and not kept.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,8 +50,14 @@ class DenoiseConfig:
             raise ValueError(f"expected 0 < keep_below <= positive_above <= 1; got {self.keep_below} and {self.positive_above}")
         if not 0 <= self.false_negative_rate < 1 or not 0 < self.precision <= 1 or self.calibrate_queries < 1:
             raise ValueError("expected false_negative_rate in [0, 1), precision in (0, 1] and at least 1 of calibrate_queries")
-        if not self.reranker and (self.more_positives or self.fill_to or self.calibrate_split):
-            raise ValueError("more_positives, fill_to and calibrate_split are about a cross-encoder; name it by reranker")
+        given = [field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default]
+        if given and not self.reranker:
+            raise ValueError(f"settings of denoise ({', '.join(given)}) are about a cross-encoder; name it by reranker")
+        fixed, sought = {"keep_below", "positive_above"}, {"false_negative_rate", "precision", "calibrate_queries"}
+        if self.calibrate_split and fixed & set(given):
+            raise ValueError("thresholds are found on calibrate_split, or are keep_below and positive_above; give one of the two")
+        if not self.calibrate_split and sought & set(given):
+            raise ValueError(f"{', '.join(sorted(sought))} say which thresholds are found on calibrate_split; name a split")
 
 
 @dataclass(frozen=True)

@@ -198,16 +198,9 @@ def test_rankings_as_others_write_them(tmp_path):
     ranking = {"7": [("a", 1.5), ("b", 1.5), ("c", -0.25)], "8": [("a", 3.0)]}
     trec.write_run(tmp_path / "t", ranking, layout="tevatron")
     assert (tmp_path / "t").read_text().splitlines() == ["7\tb\t1.5", "7\ta\t1.5", "7\tc\t-0.25", "8\ta\t3.0"]
-    read = trec.read_scored(str(tmp_path / "t"))
-    assert read == {"7": [("b", 1.5), ("a", 1.5), ("c", -0.25)], "8": [("a", 3.0)]}
     trec.write_run(tmp_path / "m", ranking, layout="msmarco")
     assert (tmp_path / "m").read_text().splitlines() == ["7\tb\t1", "7\ta\t2", "7\tc\t3", "8\ta\t1"]
     assert [id for id, _ in trec.read_run(str(tmp_path / "m")).ranking["7"]] == ["b", "a", "c"]
-    assert trec.read_scored(str(write(tmp_path / "r", "7\ta\t1\t0.5", "7\tb\t2\t0.75"))) == {"7": [("b", 0.75), ("a", 0.5)]}
-    with pytest.raises(InputError, match=r"b:2: bad score 'nan'"):
-        trec.read_scored(str(write(tmp_path / "b", "7 a 1", "7 b nan")))
-    with pytest.raises(InputError, match=r"b:2: passage twice for one query: 'a'"):
-        trec.read_scored(str(write(tmp_path / "b", "7 a 1", "7 a 2")))
 
 
 def test_a_corpus_of_an_unknown_layout_names_what_is_read(tmp_path):

@@ -43,6 +43,17 @@ def test_no_threshold_is_precise_enough() -> None:
         calibrate(floats([]), np.zeros(0, bool), floats([0.5]), 0.1, 0.9)
 
 
+@pytest.mark.parametrize("high", [1.0, 0.9, 0.5, 1e-45])
+def test_neighbours_are_parted_though_there_is_no_number_between_them(high: float) -> None:
+    """As probabilities are compared: in float32, where midway between 1 and the next number below is 1."""
+    (upper,) = floats([high])
+    lower = np.nextafter(upper, np.float32(0))
+    found = calibrate(floats([upper]), np.array([True]), floats([lower]), 0.0, 1.0)
+    assert found.positive_above is not None and lower <= found.positive_above < upper
+    assert found.precision == found.positives_found == 1.0
+    assert floats([upper])[0] > found.positive_above and not floats([lower])[0] > found.positive_above
+
+
 numbers = st.integers(0, 20).map(lambda n: n / 20)
 
 

@@ -115,6 +115,7 @@ def test_padding_and_the_other_rows_change_no_score() -> None:
     ("values", "message"),
     [
         ({"group_size": 1}, "a positive and nothing to tell it from"),
+        ({"group_size": 2, "sources": ("bm25", "random")}, "leave 'random' no place: expected group_size > 2"),
         ({"outputs": 3}, "outputs=3; expected 1"),
         ({"loss": "softmax"}, "loss='softmax'"),
         ({"pair_length": -1}, "pair_length=-1"),

@@ -5,10 +5,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy.special import log_softmax, logsumexp, softmax
+from scipy.stats import kendalltau
 from test_pair_objectives import SMALL, B, N, group_rows
-from tiny_model import params_of, quick, run
+from tiny_model import LENGTH, QUERY, evaluate, params_of, quick, run, texts
 
 from denseir_jax.core.config import parse
 from denseir_jax.core.errors import ConfigError, InputError
@@ -76,6 +78,33 @@ def test_a_teacher_that_is_sure_of_the_positive_is_the_contrastive_loss() -> Non
     np.testing.assert_allclose(run(objective, params, ROWS | {"teacher": sure})[0], run(plain, params, ROWS)[0], rtol=1e-6)
 
 
+def test_a_student_reaches_the_teachers_order() -> None:
+    """Six queries with eight passages each, whose scores a teacher drew at random: nothing but the student's words can tell."""
+    n = 8
+    objective = DistillConfig(group_size=n, teach="local_kl", temperature=0.1, similarity="cosine").build(SMALL)
+    query, passage = texts(B, QUERY, 1), texts(B * n, LENGTH, 2)
+    teacher = np.random.default_rng(5).normal(size=(B, n)).astype(np.float32) * 2
+    rows = {"query_ids": query[0], "query_length": query[1], "index": jnp.arange(B, dtype=jnp.int32), "teacher": jnp.asarray(teacher)}
+    rows |= {"passage_ids": passage[0].reshape(B, n, LENGTH), "passage_length": passage[1].reshape(B, n)}
+    rows |= {"passage_row": jnp.arange(B * n).reshape(B, n), "known": jnp.full((B, 1), -1)}
+    descent = optax.adam(0.02)
+
+    def step(now: tuple[Any, Any], _: Any) -> tuple[tuple[Any, Any], jax.Array]:
+        loss, gradient = jax.value_and_grad(lambda params: evaluate(objective, False, params, rows)[0])(now[0])
+        updates, state = descent.update(gradient, now[1], now[0])
+        return (optax.apply_updates(now[0], updates), state), loss
+
+    def agreement(params: Any) -> float:
+        vectors = run(objective, params, rows)[2]
+        found = np.einsum("bd,bnd->bn", vectors["query"], vectors["passage"])
+        return float(np.mean([kendalltau(*line).statistic for line in zip(found, teacher, strict=True)]))
+
+    params = params_of(objective)
+    assert agreement(params) < 0.5
+    (params, _), losses = quick(lambda params: jax.lax.scan(step, (params, descent.init(params)), length=200))(params)
+    assert agreement(params) > 0.9 and losses[-1] < 0.1 * losses[0]
+
+
 @pytest.mark.parametrize("shape", [(2, 1, 1), (1, 2, 1)])
 def test_devices_change_nothing(shape: tuple[int, int, int]) -> None:
     objective = DistillConfig(group_size=N, nll_weight=0.5).build(SMALL)
@@ -102,6 +131,13 @@ def test_devices_change_nothing(shape: tuple[int, int, int]) -> None:
         ({"teacher_temperature": 0.0}, "must be positive"),
         ({"teacher_weight": 0.0}, "must be positive"),
         ({"teach": "kl"}, "did you mean 'local_kl'"),
+        ({"symmetric": True}, "symmetric=True, loss='nll' are of the contrastive loss, which nll_weight=0 leaves out"),
+        ({"teach": "local_kl", "in_batch": False, "loss": "pairwise"}, "loss='pairwise' are of the contrastive loss"),
+        ({"nll_weight": 1.0, "margin": 0.5}, "margin=0.5 is of loss='hinge'"),
+        ({"teach": "margin_mse", "teacher_temperature": 2.0, "nll_weight": 1.0}, "teacher_temperature=2.0, .*undivided scores"),
+        ({"teach": "margin_mse", "square_temperature": True, "nll_weight": 1.0}, "square_temperature=True: .*undivided scores"),
+        ({"teach": "margin_mse", "temperature": 0.1}, "temperature=0.1: .*nll_weight=0 leaves no other loss"),
+        ({"fill": "error"}, "too few passages that the teacher knows is left out"),
     ],
 )
 def test_impossible_settings_are_refused(values: dict[str, Any], message: str) -> None:

@@ -43,6 +43,11 @@ def test_worked_values_of_distillation() -> None:
     assert mean(found) == pytest.approx(0.5905284, abs=1e-7)
     assert mean(losses.local_kl(own, teacher, all_of(own))) == pytest.approx(0.2504558, abs=1e-7)
     assert mean(losses.local_kl(own, teacher, all_of(own), by_element=True)) == pytest.approx(0.1252279, abs=1e-7)
+    for i, (over_all, over_own) in enumerate([(0.3803923, 0.0671306), (0.8006645, 0.4337809)]):
+        row, asked = own[i : i + 1], teacher[i : i + 1]
+        total = jnp.asarray(logsumexp(whole[i : i + 1], axis=1))
+        assert mean(losses.global_kl(row, total, asked, all_of(row))) == pytest.approx(over_all, abs=2e-7)
+        assert mean(losses.local_kl(row, asked, all_of(row))) == pytest.approx(over_own, abs=2e-7)
 
 
 FLOATS = st.floats(-8, 8)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import logsumexp
-from tiny_model import LENGTH, QUERY, context, params_of, quick, run, same_in_parts, texts
+from tiny_model import CLS, LENGTH, PAD, QUERY, SEP, VOCAB, context, evaluate, params_of, quick, run, same_in_parts, texts
 
 from denseir_jax.core.config import parse
 from denseir_jax.core.errors import ConfigError
@@ -107,7 +107,8 @@ def test_contrastive_by_numpy(config: ContrastiveConfig) -> None:
 @pytest.mark.parametrize("similarity", ["dot", "l2"])
 @pytest.mark.parametrize("loss", ["pairwise", "hinge", "soft_margin", "bce"])
 def test_losses_of_the_own_group_by_numpy(loss: Any, similarity: Any) -> None:
-    objective = ContrastiveConfig(group_size=N, in_batch=False, loss=loss, margin=0.3, temperature=0.5, similarity=similarity).build(SMALL)
+    margin = {"margin": 0.3} if loss in ("hinge", "soft_margin") else {}
+    objective = ContrastiveConfig(group_size=N, in_batch=False, loss=loss, temperature=0.5, similarity=similarity, **margin).build(SMALL)
     found, metrics, vectors = run(objective, params_of(objective), group_rows())
     q, p = np.asarray(vectors["query"], np.float64), np.asarray(vectors["passage"], np.float64)
     s = (np.einsum("bd,bnd->bn", q, p) if similarity == "dot" else -np.square(q[:, None] - p).sum(-1)) / 0.5
@@ -160,6 +161,57 @@ def test_parts_equal_the_whole(config: Any, rows: Any) -> None:
     same_in_parts(config.build(SMALL), rows)
 
 
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_accumulated_small_batches_are_the_whole_only_where_rows_do_not_meet(in_batch: bool) -> None:
+    """Plain accumulation: the mean of the gradients of halves that are batches by themselves, each with fewer candidates."""
+    objective, rows = ContrastiveConfig(group_size=N, in_batch=in_batch).build(SMALL), group_rows()
+    # No passage is masked, so that halves have as many candidates each.
+    rows |= {"known": jnp.full((B, 1), -1), "passage_row": jnp.arange(B * N).reshape(B, N)}
+    step = quick(jax.value_and_grad(lambda params, rows: evaluate(objective, False, params, rows)[0]))
+    params = params_of(objective)
+    whole = step(params, rows)
+    halves = [step(params, {name: value[half] for name, value in rows.items()}) for half in (slice(None, B // 2), slice(B // 2, None))]
+    plain = jax.tree.map(lambda a, b: (a + b) / 2, *halves)
+    (loss, gradient), (plain_loss, plain_gradient) = whole, plain
+    distance, size = (
+        np.sqrt(sum(float(jnp.square(leaf).sum()) for leaf in jax.tree.leaves(tree)))
+        for tree in (jax.tree.map(jnp.subtract, plain_gradient, gradient), gradient)
+    )
+    if in_batch:
+        assert float(loss) - float(plain_loss) > 0.1 and distance > 0.1 * size
+    else:
+        np.testing.assert_allclose(plain_loss, loss, rtol=1e-6)
+        assert distance < 1e-5 * size
+
+
+def test_hard_negatives_have_a_larger_gradient_than_random_ones() -> None:
+    """A query is five words of its positive; a hard negative has four of these, with other words around, a random one no word.
+
+    The random ones are told by their words from the first step on, as they are after some training in general: they teach little.
+    """
+    rng, n, size = np.random.default_rng(0), 16, 5
+    asked = np.stack([rng.permutation(np.arange(5, 45))[:size] for _ in range(n)])
+
+    def framed(words: np.ndarray, length: int) -> tuple[jax.Array, jax.Array]:
+        ids = np.full((*words.shape[:-1], length), PAD)
+        ids[..., 0], ids[..., 1 : words.shape[-1] + 1], ids[..., words.shape[-1] + 1] = CLS, words, SEP
+        return jnp.asarray(ids, jnp.int32), jnp.full(words.shape[:-1], words.shape[-1] + 2, jnp.int32)
+
+    def gradient(shared: int) -> float:
+        others = rng.integers(45, VOCAB, (n, 2, 10))
+        others[:, 0, :size], others[:, 1, :shared] = asked, asked[:, :shared]
+        (query, query_length), (passage, passage_length) = framed(asked, QUERY), framed(others, LENGTH)
+        rows = {"query_ids": query, "query_length": query_length, "passage_ids": passage, "passage_length": passage_length}
+        rows |= {"passage_row": jnp.arange(2 * n).reshape(n, 2), "known": jnp.full((n, 1), -1), "index": jnp.arange(n, dtype=jnp.int32)}
+        found = step(params_of(objective), rows)
+        return float(np.sqrt(sum(float(jnp.square(leaf).sum()) for leaf in jax.tree.leaves(found))))
+
+    objective = ContrastiveConfig(group_size=2, temperature=0.02, similarity="cosine", in_batch=False).build(SMALL)
+    step = quick(jax.grad(lambda params, rows: evaluate(objective, False, params, rows)[0]))
+    ratio = gradient(size - 1) / gradient(0)
+    assert ratio > 1, ratio
+
+
 @pytest.mark.parametrize(
     ("config", "values", "message"),
     [
@@ -169,6 +221,11 @@ def test_parts_equal_the_whole(config: Any, rows: Any) -> None:
         (ContrastiveConfig, {"group_size": 0}, "group_size=0"),
         (ContrastiveConfig, {"in_batch": False, "group_size": 1}, "in_batch=False"),
         (ContrastiveConfig, {"loss": "hinge"}, "needs in_batch=False"),
+        (ContrastiveConfig, {"margin": 0.5}, "loss='nll' has none"),
+        (ContrastiveConfig, {"margin": 0.5, "loss": "bce", "in_batch": False}, "loss='bce' has none"),
+        (ContrastiveConfig, {"max_positives": 2}, "needs positives='all' or 'each'"),
+        (ContrastiveConfig, {"group_size": 1, "sources": ("bm25",)}, "leaves negatives no place"),
+        (ContrastiveConfig, {"group_size": 2, "sources": ("bm25", "random")}, "leave 'random' no place: expected group_size > 2"),
         (ContrastiveConfig, {"similarity": "cosin"}, "did you mean 'cosine'"),
     ],
 )

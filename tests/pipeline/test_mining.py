@@ -349,6 +349,8 @@ def launched(folder: Path, words: list[str], **environment: str) -> subprocess.C
 
 
 def test_a_true_cross_encoder_killed_and_started_again_under_another_hash_seed(dataset: Path, reranker: Path, tmp_path: Path) -> None:
+    """On one device and on eight, too. The number of processes cannot matter: mining is the work of one of them."""
+    assert not mine.stage.collective
     whole = Result(tmp_path / "whole", dataset, denoise=DenoiseConfig(reranker=f"run:{reranker}", keep_below=0.3), n=2, seed=5)
     words = [f"--config.dataset=beir:{dataset}", f"--config.denoise.reranker=run:{reranker}", "--config.denoise.keep_below=0.3"]
     words += ["--config.depth=12", "--config.hi=12", "--config.n=2", "--config.seed=5"]
@@ -371,13 +373,19 @@ def test_a_true_cross_encoder_killed_and_started_again_under_another_hash_seed(d
     assert all((item["probability"] < 0.3) == ("cause" not in item) for _, item in seen)
 
 
+CALIBRATED = ["--config.denoise.calibrate_split=dev"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--config.denoise.reranker=run:/no/such"], "'run:/no/such': /no/such is not a folder"),
         (["--config.denoise.reranker=somewhere"], "expected run:DIR"),
         (["--config.denoise.keep_below=0.95"], "expected 0 < keep_below <= positive_above <= 1"),
-        (["--config.denoise.fill_to=100"], "are about a cross-encoder; name it by reranker"),
+        (["--config.denoise.fill_to=100"], "settings of denoise (fill_to) are about a cross-encoder; name it by reranker"),
+        (["--config.denoise.keep_below=0.2"], "settings of denoise (keep_below) are about a cross-encoder; name it by reranker"),
+        (["--config.denoise.reranker=hf:CE", "--config.denoise.precision=0.8"], "are found on calibrate_split; name a split"),
+        (["--config.denoise.reranker=hf:CE", *CALIBRATED, "--config.denoise.keep_below=0.2"], "or are keep_below and positive_above"),
         (["--config.unlabelled=tsv:x"], "name it by denoise.reranker"),
         (["--config.denoise.reranker=hf:CE", "--config.unlabelled=csv:x"], "expected one of tsv:FILE, jsonl:FILE"),
         (["--config.denoise.reranker=hf:CE", "--config.unlabelled=tsv:/none"], "/none is no file"),

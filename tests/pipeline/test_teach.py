@@ -16,6 +16,7 @@ from denseir_jax.core.config import parse
 from denseir_jax.core.errors import InputError
 from denseir_jax.core.events import read
 from denseir_jax.data.teacher_scores import TEACHER_SCORES, write_teacher_scores
+from denseir_jax.objectives import distill
 from denseir_jax.objectives.distill import DistillConfig
 from denseir_jax.pipeline.stages.encode import EncodeConfig
 from denseir_jax.pipeline.stages.encode import stage as encode
@@ -28,7 +29,7 @@ from denseir_jax.pipeline.stages.teach import stage as teach
 from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.encode import encode_queries
 from denseir_jax.search.retriever import load_retriever
-from denseir_jax.search.teacher_vectors import OUTPUTS
+from denseir_jax.search.teacher_vectors import OUTPUTS, open_teacher_vectors
 
 pytestmark = pytest.mark.usefixtures("module_on_one_device")
 
@@ -133,6 +134,23 @@ def test_a_student_learns_from_all_pairs_of_the_batch(with_vectors, beir, beir_t
     first = next(line for line in read(tmp_path / "student" / "events.jsonl") if line["kind"] == "train")
     assert metrics["teach"] < 0.5 * first["teach"] and metrics["agreement"] > max(2 * first["agreement"], 0.3)
     assert metrics["positives"] == 1, "no query of this data set has a second one"
+
+
+def test_a_share_of_the_queries_is_taught_by_the_same_vectors(with_vectors, beir, beir_tokens, tmp_path, monkeypatch):
+    """Read where they are, though a run that goes on finds its training set elsewhere."""
+    read = []
+
+    def seen(folder, examples, *rest):
+        read.append((folder, len(examples)))
+        return open_teacher_vectors(folder, examples, *rest)
+
+    monkeypatch.setattr(distill, "open_teacher_vectors", seen)
+    objective = DistillConfig(group_size=2, teach="in_batch_kl")
+    config = settings(beir, beir_tokens, with_vectors, objective=objective, query_share=0.1, steps=1)
+    assert np.isfinite(execute(finetune, config, tmp_path / "run")["teach"])
+    shutil.copytree(with_vectors, tmp_path / "moved")
+    execute(finetune, dataclasses.replace(config, training_set=str(tmp_path / "moved"), steps=2), tmp_path / "run")
+    assert read == [(with_vectors.resolve(), 24), ((tmp_path / "moved").resolve(), 24)]
 
 
 def test_scores_are_no_vectors(taught, beir, beir_tokens, tmp_path):

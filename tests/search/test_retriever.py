@@ -3,12 +3,18 @@ import shutil
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
-from tiny_retriever import TEMPLATE, write_run
+from scipy.stats import binom
+from tiny_retriever import TEMPLATE, WORDS, write_run
 
 from denseir_jax.core import artifacts
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.template import TextTemplate
+from denseir_jax.evals.evaluation import evaluate
+from denseir_jax.search.embeddings import Embeddings
+from denseir_jax.search.encode import encode_queries
+from denseir_jax.search.index import ExactIndex, to_ranking
 from denseir_jax.search.retriever import load_retriever
 
 
@@ -26,6 +32,20 @@ def test_distances_are_known_to_who_reads_the_folder_alone(tmp_path: Path) -> No
     assert load_retriever(f"hf:{folder / 'encoder'}", TEMPLATE).similarity == "l2"
     said = artifacts.read_json(folder / "encoder" / "config_sentence_transformers.json")
     assert said["similarity_fn_name"] == "euclidean"
+
+
+def test_a_retriever_that_learnt_nothing_finds_as_chance_does(run_folder: Path) -> None:
+    """R@k is near k / N where a query says nothing of its passage: within what chance leaves 0.01% outside of."""
+    n, k = 200, 20
+    retriever = load_retriever(f"run:{run_folder}")
+    rng = np.random.default_rng(3)
+    sides = [{f"{name}{i}": " ".join(rng.choice(WORDS, 6)) for i in range(n)} for name in "qd"]
+    queries, answers = (encode_queries(retriever, side) for side in sides)
+    scores, rows = ExactIndex(Embeddings.of_array(list(sides[1]), answers), "cosine").search(queries, k)
+    ranking = to_ranking(list(sides[0]), list(sides[1]), scores, rows)
+    found = evaluate(ranking, {f"q{i}": {f"d{i}": 1} for i in range(n)}, ["R@20"]).means("run")["R@20"]
+    low, high = binom.interval(0.9999, n, k / n)
+    assert low / n <= found <= high / n and high < n / 4
 
 
 def test_an_untied_run_has_two_towers(run_folder: Path, untied_run_folder: Path) -> None:

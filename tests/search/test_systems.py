@@ -112,6 +112,8 @@ def test_what_cannot_be_is_refused(dataset: Path, tmp_path: Path) -> None:
     for keys in ({"retriever": "bm25", "hybrid": True}, {"retriever": "run:x", "hybrid": True, "tune_split": "test"}, {"depth": 0}):
         with pytest.raises(ValueError):
             EvaluateConfig(dataset=f"beir:{dataset}", **keys)
+    with pytest.raises(ValueError, match="adds no scores and has no weight to tune: it needs no normalisation, tune_split"):
+        EvaluateConfig(retriever="run:x", hybrid=True, fusion="reciprocal_rank", normalisation="minmax", tune_split="train")
     with pytest.raises(InputError, match="no split 'tset'"):
         evaluated(tmp_path / "w", dataset, retriever="bm25", split="tset")
     with pytest.raises(InputError, match="expected run:DIR"):

@@ -98,6 +98,11 @@ class EvaluateConfig:
             raise ValueError("qrels and dataset are both given; a run is judged by one of them")
         if self.retriever == "bm25" and (self.hybrid or self.embeddings):
             raise ValueError("hybrid and embeddings go with a dense retriever; retriever=bm25 needs neither")
+        weight = [name for name in ("normalisation", "tune_split", "tune_measure") if getattr(self, name) != getattr(EvaluateConfig, name)]
+        if not self.hybrid and (weight or self.fusion != "weighted"):
+            raise ValueError("fusion, normalisation, tune_split and tune_measure are about a hybrid; ask for one by hybrid=True")
+        if weight and self.fusion != "weighted":
+            raise ValueError(f"fusion={self.fusion!r} adds no scores and has no weight to tune: it needs no {', '.join(weight)}")
         if self.hybrid and self.fusion == "weighted" and self.tune_split == self.split:
             raise ValueError(f"tune_split and split are both {self.split!r}; a weight tuned on the queries it is judged by would flatter")
 
@@ -118,6 +123,8 @@ class EvaluateConfig:
             raise ConfigError("vectors.passages and vectors.queries rank a dataset: they go with config.dataset alone")
         if self.run and self.retriever:
             raise ConfigError("config.run is a ranking already; config.retriever goes with config.dataset")
+        if not self.retriever and (self.hybrid or self.embeddings):
+            raise ConfigError("config.hybrid and config.embeddings are about a retriever; expected --config.retriever=run:DIR|hf:DIR")
         if self.dataset and not self.retriever and not self.run and not self.vectors.passages:
             raise ConfigError("config.dataset needs something that ranks: --config.retriever=bm25|run:DIR|hf:DIR")
 

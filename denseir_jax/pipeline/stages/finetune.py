@@ -27,6 +27,7 @@ from denseir_jax.pipeline.stages import data_sets, training
 from denseir_jax.pipeline.stages import mine as mining
 from denseir_jax.pipeline.stages.data_sets import SetConfig
 from denseir_jax.pipeline.stages.mine import MineConfig
+from denseir_jax.search.teacher_vectors import VECTORS
 from denseir_jax.train import probes
 
 PAIRS = "pairs"
@@ -134,7 +135,10 @@ def open_pairs(run: Run, config: FinetuneConfig, store: TokenStore, parts: train
 
 
 def shared(run: Run, config: FinetuneConfig, groups: Path) -> Path:
-    """The training set, or that of the share of its queries that is asked for, in ``share/`` with its teacher's scores."""
+    """The training set, or that of the share of its queries that is asked for, in ``share/`` with what its teacher said.
+
+    Scores are those of the share; vectors are found by id, so that all of them serve, where they are.
+    """
     if config.query_share == 1:
         return groups
     target, scores = run.path / SHARE / TRAINING_SET, groups.with_name(TEACHER_SCORES)
@@ -143,6 +147,10 @@ def shared(run: Run, config: FinetuneConfig, groups: Path) -> Path:
             among, kept, total = write_share(groups, target, config.query_share, config.seed)
             if scores.is_file():
                 write_rows_of(scores, target.with_name(TEACHER_SCORES), among)
+            if groups.with_name(VECTORS).is_dir():
+                link = target.with_name(VECTORS)
+                link.unlink(missing_ok=True)  # an earlier life may have had the training set elsewhere
+                link.symlink_to(groups.with_name(VECTORS).resolve())
             console.say(f"finetune: {kept:,} of {total:,} training queries (query_share {config.query_share:g})")
     return target
 

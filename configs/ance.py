@@ -58,6 +58,7 @@ def get_config(size: str = "base"):
                 query_parts=parts,
                 dev_split="" if size == "smoke" else "dev",
             ),
+            role="sliced" if size == "smoke" else "both",  # 20 steps are over before another process has mined anything
             poll=poll,
             rewarm=0,  # one warm-up and one decay (the scripts' single_warmup)
             optimizer=OptimizerConfig(name="lamb" if size == "base" else "adamw", lr=lr, warmup=float(warmup), weight_decay=0.0, clip=1.0),

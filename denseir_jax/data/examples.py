@@ -14,7 +14,7 @@ from denseir_jax.data import jsonl
 from denseir_jax.data.facts import output_of
 from denseir_jax.data.jsonl import BadField
 from denseir_jax.data.lines import BadRows
-from denseir_jax.data.records import SeenIds
+from denseir_jax.data.records import Dataset, SeenIds
 
 TRAINING_SET = "training_set.jsonl"  # in the folder of whoever makes one
 TRAINING_SETS = ("mine", "teach", "unite")  # the stages that make one
@@ -42,6 +42,15 @@ def file_of(place: str | Path) -> Path:
         InputError: as `facts.output_of`.
     """
     return output_of(place, TRAINING_SET, TRAINING_SETS) if Path(place).is_dir() else Path(place)
+
+
+def of_judgments(dataset: Dataset, split: str) -> Iterator[Example]:
+    """Queries of a split with the passages judged relevant, and no negatives; those without one are left out."""
+    qrels = dataset.qrels(split)
+    for query, text in dataset.queries(split).items():
+        positives = tuple(id for id, grade in qrels[query].items() if grade > 0)
+        if positives:
+            yield Example(query, text, positives)
 
 
 def write_examples(path: Path, examples: Iterable[Example]) -> dict[str, Any]:

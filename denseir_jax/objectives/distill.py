@@ -93,6 +93,20 @@ class DistillConfig(ContrastiveConfig):
                 " expected 1"
             )
 
+    def need_teacher(self, folder: Path) -> None:
+        """See that what a teacher gave lies in the folder of a training set.
+
+        Raises:
+            InputError: it does not; what makes it is named.
+        """
+        vectors = self.teach == "in_batch_kl"
+        place, made = (folder / VECTORS, "vectors") if vectors else (folder / TEACHER_SCORES, "scores")
+        if not place.exists():
+            how = "launch/teach.py --config.write=vectors" if vectors else "launch/teach.py"
+            raise InputError(
+                f"{place} does not exist: teach={self.teach!r} needs a teacher's {made} of this training set, which {how} writes"
+            )
+
     def build(self, context: Context) -> Objective:
         """The objective for a model and its data; see `ContrastiveConfig.build`."""
         self.check(context)
@@ -122,12 +136,7 @@ class Distill(Contrastive):
         """
         if groups is None:
             raise InputError("distillation learns from judged queries: it needs a training set, not a corpus alone")
-        folder = groups if groups.is_dir() else groups.parent
-        if self.config.teach == "in_batch_kl":
-            if not (folder / VECTORS).is_dir():
-                raise InputError(f"{folder / VECTORS} does not exist: in_batch_kl needs what launch/teach.py --config.write=vectors gives")
-        elif not (folder / TEACHER_SCORES).is_file():
-            raise InputError(f"{folder / TEACHER_SCORES} does not exist: distillation needs a teacher's scores of this training set")
+        self.config.need_teacher(groups if groups.is_dir() else groups.parent)
         return super().rows(store, groups, tokenizer)
 
     def teacher(self, file: Path, examples: TrainingSet, store: TokenStore) -> Teacher:

@@ -48,7 +48,7 @@ def words(beir, beir_tokens, warm_up):
     """A command line of the smallest model, with some keys changed."""
 
     def command(workdir: Path, **more: object) -> list[str]:
-        keys = {"dataset": f"beir:{beir}", "tokens": beir_tokens, "training_set": warm_up, **KEYS, **more}
+        keys = {"dataset": f"beir:{beir}", "tokens": beir_tokens, "training_set": warm_up, "role": "both", **KEYS, **more}
         named = [f"--config.{name.replace('__', '.')}={value}" for name, value in keys.items()]
         return ["ance", "--config", "configs/ance.py:smoke", "--workdir", str(workdir), *named]
 

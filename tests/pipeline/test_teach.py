@@ -154,5 +154,5 @@ def test_a_share_of_the_queries_is_taught_by_the_same_vectors(with_vectors, beir
 
 
 def test_scores_are_no_vectors(taught, beir, beir_tokens, tmp_path):
-    with pytest.raises(InputError, match=r"teacher_vectors does not exist: in_batch_kl needs"):
+    with pytest.raises(InputError, match=r"teacher_vectors does not exist: teach='in_batch_kl' needs a teacher's vectors"):
         execute(finetune, settings(beir, beir_tokens, taught, objective=DistillConfig(teach="in_batch_kl")), tmp_path / "run")

@@ -20,6 +20,7 @@ from denseir_jax.pipeline.mining.searching import Searched, Searcher
 from denseir_jax.search.denoise import DenoiseConfig, Judge, Thresholds
 from denseir_jax.search.reranker import load_reranker
 
+_FEW_KEPT = 0.1  # of the presumed negatives
 CALIBRATION, PICTURE = "calibration.json", "calibration.png"
 
 
@@ -96,6 +97,14 @@ def thresholds(run: Run, dataset: Dataset, searcher: Searcher, judge: Judge) -> 
     found = calibration.calibrate(positives, retrieved, negatives, denoise.false_negative_rate, denoise.precision)
     counts = {"queries": len(asked.queries), "positives": len(positives), "positives_retrieved": int(retrieved.sum())}
     _write(run, found, positives, negatives, {**counts, "presumed_negatives": len(negatives)})
+    above = "none is precise enough" if found.positive_above is None else f"{found.positive_above:.4g}"
+    console.say(
+        f"mine: calibrated on {denoise.calibrate_split}: keep_below {found.keep_below:.4g} ({found.false_negative_rate:.1%} of the"
+        f" positives and {found.negatives_kept:.1%} of the presumed negatives lie below it), positive_above {above}"
+        f" (precision {found.precision:.3f})"
+    )
+    if found.negatives_kept < _FEW_KEPT:
+        console.say("warning: this cross-encoder hardly tells positives from other passages: most candidates will be dropped")
     if found.positive_above is None and (denoise.more_positives or config.unlabelled):
         raise InputError(
             f"no threshold has a precision of {denoise.precision} on the split {denoise.calibrate_split!r}; the best has"

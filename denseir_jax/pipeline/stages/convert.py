@@ -11,7 +11,7 @@ from denseir_jax.core.command import Stage
 from denseir_jax.core.config import located
 from denseir_jax.core.errors import ConfigError
 from denseir_jax.data import conversion, jsonl, sources, trec
-from denseir_jax.data.examples import Example, file_of, read_examples
+from denseir_jax.data.examples import Example, file_of, of_judgments, read_examples
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import Dataset
 from denseir_jax.data.results import results_of, with_answers, write_results
@@ -103,14 +103,7 @@ def _training(config: ConvertConfig, dataset: Dataset, bad: BadRows) -> tuple[di
         if config.to == "tsv":  # whose triples need negatives
             found = {split: [example for example in examples if example.negatives] for split, examples in found.items()}
         return dict(found), scores
-    return ({} if config.to == "tsv" else {split: _judged(dataset, split) for split in dataset.splits}), {}
-
-
-def _judged(dataset: Dataset, split: str) -> list[Example]:
-    """Queries with the passages judged relevant, and no negatives."""
-    qrels = dataset.qrels(split)
-    positives = {query: tuple(id for id, grade in qrels[query].items() if grade > 0) for query in dataset.queries(split)}
-    return [Example(query, text, positives[query]) for query, text in dataset.queries(split).items() if positives[query]]
+    return ({} if config.to == "tsv" else {split: list(of_judgments(dataset, split)) for split in dataset.splits}), {}
 
 
 def inputs(config: ConvertConfig) -> Mapping[str, str | Path]:

@@ -14,7 +14,8 @@ from denseir_jax.core.config import located, operational
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data import sources
 from denseir_jax.data.batches import RowSource
-from denseir_jax.data.examples import TRAINING_SET, file_of, write_examples
+from denseir_jax.data.examples import TRAINING_SET, file_of, of_judgments, write_examples
+from denseir_jax.data.group_cells import RANDOM
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.pairs import write_pairs
 from denseir_jax.data.query_share import write_rows_of, write_share
@@ -22,6 +23,7 @@ from denseir_jax.data.sources import read_dataset
 from denseir_jax.data.supervised import GIVEN, Supervised
 from denseir_jax.data.teacher_scores import TEACHER_SCORES, write_teacher_scores
 from denseir_jax.data.tokens import TokenStore
+from denseir_jax.objectives.distill import DistillConfig
 from denseir_jax.parallel import mesh
 from denseir_jax.pipeline.stages import data_sets, training
 from denseir_jax.pipeline.stages import mine as mining
@@ -84,6 +86,8 @@ def run_finetune(run: Run) -> Mapping[str, Any]:
     if not config.dataset and not config.datasets:
         raise ConfigError("config.dataset is empty; expected format:path, for example --config.dataset=beir:FOLDER")
     (first, one), *others = data_sets.alone(run).items()
+    for own in (one, *(found for _, found in others)):
+        need_teacher(own.config)
     parts = training.Parts.gather(one, one.config, one.config.dataset)
     stores = {first: parts.store} | {name: training.open_tokens(own, own.config, own.config.dataset) for name, own in others}
     data_sets.need_one_text(stores)
@@ -155,12 +159,31 @@ def shared(run: Run, config: FinetuneConfig, groups: Path) -> Path:
     return target
 
 
+def need_teacher(config: FinetuneConfig) -> None:
+    """See, before anything is encoded or mined, that distillation has a teacher's word to go by.
+
+    Raises:
+        ConfigError: no training set is named. InputError: it has no scores or vectors beside it.
+    """
+    if not isinstance(config.objective, DistillConfig) or config.training_set == GIVEN:
+        return
+    if not config.training_set:
+        raise ConfigError("distillation needs a teacher's word: --config.training_set=DIR, a run of launch/teach.py")
+    config.objective.need_teacher(file_of(config.training_set).parent)
+
+
 def open_training_set(run: Run, config: FinetuneConfig) -> Path:
     """The file of a training set: what the dataset gives, of the mine run that is named, or of one made under ``negatives/``."""
     if config.training_set == GIVEN:
         return write_given(run, config)
     if config.training_set:
         return file_of(config.training_set)
+    if tuple(config.objective.sources) == (RANDOM,):  # nothing is mined that nobody would draw from
+        path = run.path / "judged.jsonl"
+        with mesh.first_process_first():
+            if run.primary:
+                write_examples(path, of_judgments(read_dataset(config.dataset, BadRows(config.on_bad_row)), config.split))
+        return path
     with mesh.first_process_first():
         execute(mining.stage, config.mining, run.path / "negatives", process=0 if run.primary else 1)
     return file_of(run.path / "negatives")

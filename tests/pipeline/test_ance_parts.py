@@ -25,8 +25,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from denseir_jax.core import artifacts, failpoints, signals
+from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import execute
-from denseir_jax.core.config import parse
+from denseir_jax.core.config import identity, parse
 from denseir_jax.core.errors import ConfigError, InputError, Stopped
 from denseir_jax.data.examples import TRAINING_SET, Example, read_examples, write_examples
 from denseir_jax.data.lines import BadRows
@@ -36,7 +37,9 @@ from denseir_jax.models.shape import EncoderConfig
 from denseir_jax.objectives.contrastive import ContrastiveConfig
 from denseir_jax.objectives.distill import DistillConfig
 from denseir_jax.pipeline.ance import partner
+from denseir_jax.pipeline.ance import sets as set_files
 from denseir_jax.pipeline.ance.config import AnceConfig, RefreshConfig
+from denseir_jax.pipeline.ance.folder import need_whole
 from denseir_jax.pipeline.ance.heartbeat import Heart, Listener
 from denseir_jax.pipeline.ance.partner import Partner, shares
 from denseir_jax.pipeline.ance.refresh import Refresher
@@ -155,8 +158,15 @@ def test_a_torn_line_of_the_log_is_no_line(gaps, cut):
 
 
 def test_a_log_that_is_none_is_refused_by_its_line(tmp_path):
-    for text, message in (("{}\n", "no usable 'set'"), ("x\n", "sets.log:1: 'x' is no JSON")):
-        (tmp_path / "sets.log").write_text(text)
+    whole = b'{"set": 0, "step": 0, "sha256": ""}\n'
+    for text, message in (
+        (b"x\n", "sets.log:1: 'x' is no JSON"),
+        (whole + b"{}\n", "sets.log:2 holds no usable 'set'"),
+        (whole + b'{"set": 1, "step": 2, "sha256": "", "more": 1}\n', "sets.log:2 holds no usable Taken"),
+        (whole + whole.replace(b'""', b'"\xff"'), "sets.log:2: .* is no JSON in UTF-8"),
+        (whole.replace(b'"set": 0', b'"set": -1'), "sets.log:1: set -1 at step 0; expected both above"),
+    ):
+        (tmp_path / "sets.log").write_bytes(text)
         with pytest.raises(InputError, match=message):
             SetLog(tmp_path / "sets.log")
     lines = [json.dumps({"set": number, "step": 5, "sha256": ""}) for number in (1, 2)]
@@ -190,10 +200,96 @@ def test_a_set_is_visible_only_when_whole_and_goes_when_no_checkpoint_needs_it(t
     settled(tmp_path, config(rewarm=1), 500, 501, {})
     assert sets.numbers() == [3]
     (sets.path(3) / TRAINING_SET).write_text("another")
-    with pytest.raises(InputError, match="was changed after the trainer had taken it"):
+    with pytest.raises(InputError, match="was changed after it had been published"):
         settled(tmp_path, config(), 500, 501, {})
-    with pytest.raises(InputError, match="is gone, though a kept checkpoint needs the set"):
+    with pytest.raises(InputError, match="is gone, though training needs the set"):
         sets.examples(1, "")
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_what_is_no_set_is_not_taken_for_one(tmp_path):
+    sets = Sets(tmp_path / "sets")
+    publish(tmp_path, 0, 0)
+    for name in ("9junk", "12", "0000001"):
+        (sets.folder / name).mkdir()
+    assert sets.numbers() == [0]
+    shutil.copytree(sets.path(0), sets.path(50))
+    with pytest.raises(InputError, match=r"000050/set.json is of set 0; expected 50, as its folder is named"):
+        sets.facts(50)
+    shutil.rmtree(sets.path(50))
+    sets.path(1).write_text("")
+    with pytest.raises(InputError, match="000001 is a file; expected the folder of a set"):
+        sets.newest()
+
+
+def a_run(folder: Path) -> None:
+    """Sets 1 to 3 and the log of 0 to 3, as checkpoint 12, the oldest, needs them."""
+    for number, step in enumerate((0, 11, 21, 31)):
+        publish(folder, number, 10 * number)
+        SetLog(folder / "sets.log").append(Taken(number, step, Sets(folder / "sets").facts(number).sha256))
+    for step in (12, 40):
+        (folder / "checkpoints" / str(step)).mkdir(parents=True)
+    shutil.rmtree(folder / "sets/000000")
+
+
+def test_a_whole_run_folder_is_taken(tmp_path):
+    need_whole(tmp_path)
+    a_run(tmp_path)
+    need_whole(tmp_path)
+
+
+@pytest.mark.parametrize("role", ["sliced", "trainer"])
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda folder: shutil.rmtree(folder / "sets/000003"), "sets/000003 is gone, though training needs the set"),
+        (lambda folder: shutil.rmtree(folder / "sets/000001"), "sets/000001 is gone"),
+        (lambda folder: shutil.rmtree(folder / "sets"), "sets/000001 is gone"),
+        (lambda folder: SetLog(folder / "sets.log").append(Taken(99, 39, "")), "sets/000099 is gone"),
+        (lambda folder: (folder / "sets.log").unlink(), "sets.log says of no set, though there are checkpoints"),
+        (lambda folder: shutil.copytree(folder / "sets/000003", folder / "sets/000050"), "000050/set.json is of set 3; expected 50"),
+        (lambda folder: other(folder, 2), "000002 is not the set that"),
+        (lambda folder: (folder / "heartbeats").write_text(""), "heartbeats is a file; expected the folder"),
+        (lambda folder: (folder / "inferencer").write_text(""), "inferencer is a file; expected the folder"),
+        (lambda folder: (folder / "heartbeats/trainer.json").mkdir(parents=True), "trainer.json is a folder; expected the file"),
+        (lambda folder: shutil.rmtree(folder / "sets") or (folder / "sets").write_text(""), "sets is a file; expected the folder"),
+    ],
+)
+def test_a_damaged_run_folder_is_refused_at_once_as_it_is(damage, message, role, tmp_path):
+    a_run(tmp_path)
+    damage(tmp_path)
+    before = files_of(tmp_path)
+    with pytest.raises(InputError, match=message):
+        ance.run_ance(Run(tmp_path, "ance", config(role=role)))
+    assert files_of(tmp_path) == before
+
+
+def other(folder: Path, number: int) -> None:
+    path = folder / f"sets/{number:06d}" / FACTS
+    artifacts.write_json(path, {**json.loads(path.read_text()), "sha256": "another"})
+
+
+def test_an_inferencer_does_not_follow_where_a_set_is_gone(tmp_path):
+    a_run(tmp_path)
+    ours = config(role="inferencer")
+    artifacts.write_json(tmp_path / "config.json", {"identity": identity(ours)})
+    shutil.rmtree(tmp_path / "sets/000003")
+    before = files_of(tmp_path)
+    with pytest.raises(InputError, match="sets/000003 is gone"):
+        ance.run_ance(Run(tmp_path / "inferencer", "ance", ours))
+    assert files_of(tmp_path) == before
+
+
+def test_who_waits_for_a_set_that_another_host_sees_says_so(tmp_path, capsys, monkeypatch):
+    sets = Sets(tmp_path / "sets")
+    monkeypatch.setattr(set_files.time, "sleep", lambda seconds: publish(tmp_path, 1, 5))
+    sets.wait_for(1)
+    sets.wait_for(1)
+    told = capsys.readouterr().err
+    assert sets.newest() == 1 and told.count("waits up to") == 1 and "sets/000001, which another process sees already" in told
 
 
 def test_only_signs_of_life_from_now_on_count(tmp_path):
@@ -441,6 +537,42 @@ def test_a_round_that_was_broken_off_anywhere_ends_in_the_same_set(one_round, tm
         sets.append([path.read_bytes() for path in files])
         assert not (run / "inferencer/round").exists()
     assert all(found == sets[0] for found in sets)
+
+
+def test_a_round_whose_parameters_are_lost_begins_anew(one_round, tmp_path, monkeypatch):
+    folder, ours, _ = one_round
+    ours, run, reach = settings_of(ours, n=8), tmp_path / "run", failpoints.reach
+    shutil.copytree(folder, run)
+
+    def killed(name: str) -> None:
+        if name == "ance_encoded":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(failpoints, "reach", killed)
+    with pytest.raises(KeyboardInterrupt):
+        Refresher(run, ours).refresh()
+    monkeypatch.setattr(failpoints, "reach", reach)
+    params = run / "inferencer/round/params.safetensors"
+    params.write_bytes(params.read_bytes()[:100])
+    with pytest.raises(InputError, match=r"params.safetensors cannot be read .*; remove .*/round, and the round begins anew"):
+        Refresher(run, ours).refresh()
+    params.unlink()
+    assert Refresher(run, ours).refresh() == mined(one_round, n=8)[0]
+
+
+def test_a_round_reads_only_what_was_published_and_gives_no_number_twice(one_round, tmp_path):
+    folder, ours, _ = one_round
+    shutil.copytree(folder, tmp_path / "run")
+    refresher, path = Refresher(tmp_path / "run", settings_of(ours, n=8)), tmp_path / "run/sets/000000" / TRAINING_SET
+    whole = path.read_text()
+    path.write_text(whole.replace('"p1"', '"p2"', 1))
+    with pytest.raises(InputError, match="was changed after it had been published"):
+        refresher.refresh()
+    path.write_text(whole)
+    SetLog(tmp_path / "run/sets.log").append(Taken(1, 2, ""))
+    with pytest.raises(InputError, match="sets/000001 is gone"):
+        refresher.refresh()
+    assert Sets(tmp_path / "run/sets").numbers() == [0]
 
 
 def test_documents_of_several_blocks_are_mined_once_each(beir, tmp_path_factory, one_device):

@@ -10,22 +10,27 @@ from denseir_jax.core.artifacts import Run
 from denseir_jax.core.config import identity
 from denseir_jax.core.errors import InputError, Stopped
 from denseir_jax.core.events import Events
-from denseir_jax.pipeline.ance.config import HEARTBEATS, INFERENCER, SETS, AnceConfig
+from denseir_jax.pipeline.ance.config import HEARTBEATS, INFERENCER, LOG, SETS, AnceConfig
+from denseir_jax.pipeline.ance.folder import need_places
 from denseir_jax.pipeline.ance.heartbeat import FINISHED, Heart, Listener, period
 from denseir_jax.pipeline.ance.refresh import Refresher
-from denseir_jax.pipeline.ance.sets import SetFacts, Sets
+from denseir_jax.pipeline.ance.sets import SetFacts, Sets, read_log
 
 
 def follow(run: Run) -> Mapping[str, Any]:
     """Refresh after every new checkpoint until the trainer has finished.
 
     Raises:
-        InputError: the trainer was started with another config. Stopped: a signal came, or the trainer fell silent.
+        InputError: the trainer was started with another config, or a set that it took is gone. Stopped: a signal came, or the
+        trainer fell silent.
     """
     config: AnceConfig = run.config
     workdir = run.path.parent
     trainer, sets, made = Listener(workdir / HEARTBEATS / "trainer.json"), Sets(workdir / SETS), 0
     _need_same_config(workdir, config)
+    need_places(workdir)
+    if read_log(workdir / LOG):
+        sets.need_newest(workdir / LOG)
     with Heart(workdir / HEARTBEATS / f"{INFERENCER}.json", period(config.patience), "waiting for the trainer") as heart:
         if not _wait(trainer, config.patience, lambda: sets.newest() is not None):
             return {"sets": 0}

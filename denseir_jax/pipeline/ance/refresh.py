@@ -10,16 +10,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
+import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from denseir_jax.core import artifacts, console, failpoints
+from denseir_jax.core.errors import InputError
 from denseir_jax.data import sources
 from denseir_jax.data.examples import TRAINING_SET, Example, read_examples, write_examples
-from denseir_jax.data.facts import read_facts
+from denseir_jax.data.facts import build, read_facts
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.tokens import TokenStore
 from denseir_jax.evals.evaluation import evaluate
-from denseir_jax.pipeline.ance.config import CHECKPOINTS, INFERENCER, SETS, AnceConfig
+from denseir_jax.pipeline.ance.config import CHECKPOINTS, INFERENCER, LOG, SETS, AnceConfig
 from denseir_jax.pipeline.ance.sets import FACTS, SetFacts, Sets
 from denseir_jax.pipeline.mining import asking, scoring
 from denseir_jax.pipeline.mining.asking import Asked
@@ -35,7 +38,7 @@ from denseir_jax.search.retriever import Retriever, assembled
 from denseir_jax.train import checkpoint, warm_start
 from denseir_jax.train.state import nested, on_host
 
-POOL, ROUND = "ance", "round"
+POOL, ROUND, _IN_HAND = "ance", "round", "round.json"
 _MEASURES = ("nDCG@10", "RR@10")
 
 
@@ -74,18 +77,21 @@ class Refresher:
 
         Nobody would train on what the last step's checkpoint mines.
         """
-        steps, newest = checkpoint.committed(self.workdir / CHECKPOINTS), self.sets.newest()
-        assert newest is not None
+        steps, newest = checkpoint.committed(self.workdir / CHECKPOINTS), self.sets.need_newest()
         fresh = bool(steps) and self.sets.facts(newest).checkpoint_step < steps[-1] < self.config.steps
-        return fresh or (self.folder / "round.json").exists()
+        return fresh or self._begun() is not None
 
     def refresh(self) -> SetFacts | None:
-        """Publish one set and return what it says of itself; None if no checkpoint is newer than the one that mined the last."""
+        """Publish one set and return what it says of itself; None if no checkpoint is newer than the one that mined the last.
+
+        Raises:
+            InputError: a set that is needed is gone or was changed, or the parameters in hand cannot be read.
+        """
         found = self._begin()
         if found is None:
             return None
         earlier = self._earlier(found.number)
-        params = self._objective.towers(nested(load_file(self.folder / warm_start.PARAMS)))
+        params = self._objective.towers(nested(self._params()))
         encoder, template = self._context.encoder, self._store.template
         retriever = assembled(params, encoder, self._context.embedder, self._tokenizer, template, self._objective.similarity)
         searcher, parts = self._searcher(retriever), self.config.refresh.query_parts
@@ -98,10 +104,8 @@ class Refresher:
 
     def _begin(self) -> Round | None:
         """The round that a killed life began, or a new one of the newest checkpoint."""
-        newest = self.sets.newest()
-        assert newest is not None
-        if (self.folder / "round.json").exists():
-            found = Round(**read_facts(self.folder / "round.json", number=int, checkpoint_step=int))
+        newest, found = self.sets.need_newest(self.workdir / LOG), self._begun()
+        if found is not None:
             if found.number == newest + 1:
                 console.say(f"ance inferencer: goes on with set {found.number}")
                 return found
@@ -111,11 +115,26 @@ class Refresher:
         step, params = checkpoint.read_params(self.workdir / CHECKPOINTS, self._shapes)
         with artifacts.new_folder(self.folder) as folder:
             warm_start.save_params(folder, on_host(params))
-            artifacts.write_json(folder / "round.json", dataclasses.asdict(Round(newest + 1, step)))
+            artifacts.write_json(folder / _IN_HAND, dataclasses.asdict(Round(newest + 1, step)))
         return Round(newest + 1, step)
 
+    def _begun(self) -> Round | None:
+        """What is in hand; None where that is nothing, or not all that a round needs: it begins anew."""
+        path = self.folder / _IN_HAND
+        if not path.is_file() or not (self.folder / warm_start.PARAMS).is_file():
+            return None
+        return build(Round, read_facts(path, number=int, checkpoint_step=int), path)
+
+    def _params(self) -> dict[str, np.ndarray]:
+        path = self.folder / warm_start.PARAMS
+        try:
+            return dict(load_file(path))
+        except SafetensorError as error:
+            raise InputError(f"{path} cannot be read ({error}); remove {self.folder}, and the round begins anew") from None
+
     def _earlier(self, number: int) -> list[Example]:
-        return list(read_examples(self.sets.path(number - 1) / TRAINING_SET, BadRows("error"), self._store.row_of))
+        path = self.sets.examples(number - 1, self.sets.facts(number - 1).sha256)
+        return list(read_examples(path, BadRows("error"), self._store.row_of))
 
     def _searcher(self, retriever: Retriever) -> Searcher:
         """Of the corpus, by this retriever."""

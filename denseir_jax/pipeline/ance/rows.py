@@ -64,7 +64,8 @@ class RefreshedRows:
         primary, before = self._heart.enabled, self._now
         decided, again = self._decide(step) if primary else (before.taken, 0)
         number, start, again = mesh.from_first([decided.set, decided.step, again])
-        self.sets.wait_for(number)
+        if not primary:  # which has just seen it
+            self.sets.wait_for(number)
         taken = Taken(number, start, decided.sha256 if primary else self.sets.facts(number).sha256)
         if (taken.set, taken.sha256) == (before.taken.set, before.taken.sha256):
             self._now = dataclasses.replace(before, taken=taken)

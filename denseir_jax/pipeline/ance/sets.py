@@ -4,12 +4,13 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from denseir_jax.core import artifacts
+from denseir_jax.core import artifacts, console
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.examples import TRAINING_SET
 from denseir_jax.data.facts import build, need_keys, read_facts
@@ -49,35 +50,65 @@ class Sets:
         return self.folder / f"{number:06d}"
 
     def numbers(self) -> list[int]:
-        """Of all whole sets that are still kept, ascending."""
-        return sorted(int(found.name) for found in self.folder.glob("[0-9]*"))
+        """Of all whole sets that are still kept, ascending; what has another name is none of ours.
+
+        Raises:
+            InputError: a file has the name of a set.
+        """
+        found = [path for path in self.folder.glob("[0-9]*") if re.fullmatch("[0-9]{6}", path.name)]
+        for path in found:
+            if path.is_file():
+                raise InputError(f"{path} is a file; expected the folder of a set, or nothing: remove it")
+        return sorted(int(path.name) for path in found)
 
     def newest(self) -> int | None:
         """The number of the newest whole set, which is never removed; None before there is one."""
         return max(self.numbers(), default=None)
 
+    def need_newest(self, log: Path | None = None) -> int:
+        """As `newest`, once there is one. Their numbers are given once: the next is above all that `log` names.
+
+        Raises:
+            InputError: there is none, or a set that the log names is gone.
+        """
+        last = max((taken.set for taken in read_log(log)), default=0) if log else 0  # read first: what is logged is published
+        newest = self.newest()
+        if newest is None or newest < last:
+            raise InputError(self.gone(last))
+        return newest
+
+    def gone(self, number: int) -> str:
+        """What is said of a set that is needed and that nobody will write again."""
+        return f"{self.path(number)} is gone, though training needs the set; put it back, or remove the run folder and begin again"
+
     def wait_for(self, number: int) -> None:
-        """Until a set that another host has seen is seen here: file systems over a network are late by some seconds."""
+        """Until a set that another host has just announced is seen here: file systems over a network are late by some seconds."""
+        if not self.path(number).exists():
+            console.say(f"ance: waits up to {console.duration(_LATE)} for {self.path(number)}, which another process sees already")
         deadline = time.monotonic() + _LATE
         while not self.path(number).exists() and time.monotonic() < deadline:
             time.sleep(0.1)
 
     def facts(self, number: int) -> SetFacts:
-        """Raises InputError: no such set, or a file that its maker did not write."""
+        """Raises InputError: no such set, one of another number, or a file that its maker did not write."""
         path = self.path(number) / FACTS
-        return build(SetFacts, read_facts(path, number=int, checkpoint_step=int, sha256=str), path)
+        kinds: dict[str, type] = {"number": int, "checkpoint_step": int, "sha256": str, "queries": int, "mined": int, "dropped": dict}
+        facts = build(SetFacts, read_facts(path, **kinds, dev=dict), path)
+        if facts.number != number:
+            raise InputError(f"{path} is of set {facts.number}; expected {number}, as its folder is named: remove the copy")
+        return facts
 
     def examples(self, number: int, sha256: str) -> Path:
         """The file of a set's examples.
 
         Raises:
-            InputError: it is gone, or not what was logged when it was taken.
+            InputError: it is gone, or has another hash than the log, or the set itself, gives.
         """
         path = self.path(number) / TRAINING_SET
         if not path.is_file():
-            raise InputError(f"{path} is gone, though a kept checkpoint needs the set; remove the run folder and begin again")
+            raise InputError(self.gone(number))
         if artifacts.file_sha256(path) != sha256:
-            raise InputError(f"{path} was changed after the trainer had taken it; expected the file as it was published")
+            raise InputError(f"{path} was changed after it had been published; expected it as it was")
         return path
 
     @contextlib.contextmanager
@@ -119,7 +150,9 @@ class SetLog:
 
     def __init__(self, path: Path):
         self.path = path
-        self.entries = _entries(path)
+        self.entries = read_log(path)
+        if path.exists() and _whole(path) != path.read_bytes():
+            artifacts.write_bytes(path, _whole(path))  # what a kill cut off stands before no step yet
 
     def at(self, step: int) -> Taken | None:
         """What the step `step` trains on."""
@@ -139,21 +172,29 @@ class SetLog:
         self.entries.append(taken)
 
 
-def _entries(path: Path) -> list[Taken]:
-    """All whole lines. What a kill cut off stands before no step yet: it is removed."""
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        artifacts.write_text(path, whole)
+def read_log(path: Path) -> list[Taken]:
+    """All whole lines, also while its owner is writing; none where there is no file.
+
+    Raises:
+        InputError: a line is not as `SetLog` writes it.
+    """
     entries: list[Taken] = []
-    for number, line in enumerate(whole.splitlines(), 1):
+    for number, line in enumerate(_whole(path).split(b"\n")[:-1], 1):
+        place = Path(f"{path}:{number}")
         try:
-            row = need_keys(json.loads(line), path, set=int, step=int, sha256=str)
+            row = need_keys(json.loads(line.decode("utf-8")), place, set=int, step=int, sha256=str)
         except ValueError:
-            raise InputError(f"{path}:{number}: {line[:40]!r} is no JSON; expected a set and the step at which it was taken") from None
-        entries.append(build(Taken, row, path))
-        if entries[1:] and not (entries[-2].step < entries[-1].step and entries[-2].set < entries[-1].set):
-            raise InputError(f"{path}:{number}: set {row['set']} at step {row['step']}; expected both above those of the line before")
+            shown = line.decode("utf-8", "replace")[:40]
+            raise InputError(f"{place}: {shown!r} is no JSON in UTF-8; expected a set and the step at which it was taken") from None
+        before, taken = entries[-1] if entries else Taken(-1, -1, ""), build(Taken, row, place)
+        if taken.step <= before.step or taken.set <= before.set:
+            raise InputError(
+                f"{place}: set {taken.set} at step {taken.step}; expected both above those of the line before, and none below 0"
+            )
+        entries.append(taken)
     return entries
+
+
+def _whole(path: Path) -> bytes:
+    content = path.read_bytes() if path.exists() else b""
+    return content[: content.rfind(b"\n") + 1]

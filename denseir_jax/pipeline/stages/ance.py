@@ -26,6 +26,7 @@ from denseir_jax.evals import charts
 from denseir_jax.parallel import mesh
 from denseir_jax.pipeline.ance import inferencer
 from denseir_jax.pipeline.ance.config import HEARTBEATS, INFERENCER, SETS, AnceConfig
+from denseir_jax.pipeline.ance.folder import need_whole
 from denseir_jax.pipeline.ance.heartbeat import Heart, period
 from denseir_jax.pipeline.ance.partner import Partner, shares
 from denseir_jax.pipeline.ance.rows import RefreshedRows
@@ -48,6 +49,7 @@ def run_ance(run: Run) -> Mapping[str, Any]:
         raise ConfigError(f"role={config.role} is one process; for a job of several: role=trainer in it, and role=inferencer elsewhere")
     if config.role == "inferencer":
         return inferencer.follow(run)
+    need_whole(run.path)
     heart = Heart(run.path / HEARTBEATS / "trainer.json", period(config.patience), "preparing", run.primary)
     with heart:
         return _train(run, config, heart, others)

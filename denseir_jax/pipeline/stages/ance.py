@@ -112,6 +112,8 @@ def publish_warm_up(run: Run, config: AnceConfig) -> None:
                 queries = sum(1 for _ in read_examples(folder / TRAINING_SET, BadRows(config.on_bad_row)))
                 facts = SetFacts(0, 0, "", artifacts.file_sha256(folder / TRAINING_SET), queries, mined=0, dropped={}, dev={})
                 artifacts.write_json(folder / FACTS, dataclasses.asdict(facts))
+        else:
+            sets.wait_for(0)
 
 
 def draw_staleness(workdir: Path) -> None:

@@ -151,7 +151,7 @@ class Run:
         if {child.name for child in self._children()} <= {CONFIG, "prepare"}:
             return ""  # that run failed before it made anything but tokens, which know by themselves whether they still serve
         old = read_json(self.path / CONFIG)
-        if not isinstance(old, dict):
+        if not isinstance(old, dict) or not all(isinstance(old.get(key, {}), dict) for key in ("identity", "inputs")):
             return f"by something else (its {CONFIG} is not ours)"
         if old.get("stage") != self.stage:
             return f"by the stage {old.get('stage')!r}, not {self.stage!r}"
@@ -204,7 +204,8 @@ class Run:
 
 def _manifest(folder: Path) -> dict[str, Any]:
     found = read_json(folder / MANIFEST)
-    if not isinstance(found, dict) or not {"stage", "sha256", "inputs", "outputs"} <= set(found):
+    kinds = {"stage": str, "sha256": str, "inputs": dict, "outputs": dict}
+    if not isinstance(found, dict) or not all(isinstance(found.get(key), kind) for key, kind in kinds.items()):
         raise InputError(f"{folder / MANIFEST} is not the manifest of a run; make the run again")
     return found
 

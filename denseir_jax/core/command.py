@@ -138,12 +138,15 @@ _MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, 
 
 
 def _of_the_machine(error: BaseException | None) -> str:
-    """One line if an error, or what caused it, is a full disk, a missing permission and the like; else empty."""
+    """One line if an error, or what caused it, is a full disk, too little memory, a missing permission and the like; else empty."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _MACHINE:
             return f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
         if "No space left on device" in str(error):
             return "No space left on device"
+        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):  # of the host, of a device
+            said = str(error).splitlines()[0] if str(error) else "out of memory"
+            return f"{said[:200]}; take a smaller batch_size, more micro_batches or a memory_budget, or a smaller model or queue"
         error = error.__cause__ or error.__context__
     return ""
 

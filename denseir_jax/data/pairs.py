@@ -145,7 +145,7 @@ class PairRows:
     Attributes:
         n_items: pairs. counts: those of `write_pairs`, and ``repeated``: pairs whose question another pair asks too.
     Raises:
-        InputError: the folder is not whole, or was made from other tokens.
+        InputError: the folder is not whole, or was made from other tokens; no question has a negative.
     """
 
     def __init__(self, folder: Path, store: TokenStore, seed: int):
@@ -160,6 +160,10 @@ class PairRows:
         self._lengths = np.diff(store.offsets)
         self._repeated, self._group, self._known = _same_question(question, store.content_ids[self._passage])
         self.counts = {**facts["counts"], "repeated": len(self._repeated)}
+        texts = len(np.unique(store.content_ids[np.asarray(self._passage)]))
+        fewest = int(self._known.lengths.min()) if len(self._repeated) == self.n_items else 1
+        if texts <= fewest:
+            raise InputError(f"{folder}: every question knows all {texts} passages of the pairs: there is none to tell its own from")
 
     def _mapped(self, name: str, dtype: np.dtype) -> np.ndarray:
         path = self._folder / f"{name}.bin"

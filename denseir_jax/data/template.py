@@ -24,7 +24,8 @@ class TextTemplate:
         query_length, passage_length: most tokens, [CLS] and [SEP] included; of a passage those of one block.
         blocks: of a passage, at most: its score is that of its best block (MaxP; Dai & Callan 2019), each block with a [CLS] and
             a [SEP] of its own. 1: the first `passage_length` tokens alone (FirstP).
-        stride: tokens of text from one block's start to the next one's; 0: a block begins where the last one ended.
+        stride: tokens of text from one block's start to the next one's; 0: a block begins where the last one ended. More than a
+            block holds leaves the text between two blocks unread.
     """
 
     query_prefix: str = ""

@@ -65,6 +65,13 @@ def test_pairs_come_back_as_they_were_given(store, tmp_path):
     assert all(np.array_equal(values, found[name][at]) for name, values in pairs.rows(at).items())
 
 
+@pytest.mark.parametrize("rows", [[("a", ["d3"]), ("b", ["d3"])], [("a", ["d3", "d4", "d5"])], [("a", ["d0"]), ("b", ["d21"])]])
+def test_pairs_without_a_negative_are_refused(store, tmp_path, rows):
+    made(tmp_path / "pairs", rows, store)
+    with pytest.raises(InputError, match="there is none to tell its own from"):
+        PairRows(tmp_path / "pairs", store, seed=2)
+
+
 def test_judged_queries_are_pairs_too(store, tmp_path):
     (tmp_path / "beir" / "qrels").mkdir(parents=True)
     (tmp_path / "beir" / "corpus.jsonl").write_text('{"_id": "d0", "title": "", "text": "x"}\n')

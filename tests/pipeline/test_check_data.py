@@ -71,7 +71,7 @@ def call(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments, size="smoke"):
-        code = run_command(stage, ["check_data", "--config", f"{CARD}:{size}", *arguments])
+        code = run_command(stage, ["check_data", "--config", f"{CARD}:{size}", "--config.plan.group_size=2", *arguments])
         out, err = capsys.readouterr()
         return code, out, err
 
@@ -96,6 +96,13 @@ def test_good_data(call):
     code, out, _ = call("--config.dataset=beir:data")  # another content is another folder
     assert code == 2 and "FAULT 1 x relevant passage of test that the corpus lacks; first: passage 'd2' of query 'q2'" in out
     assert len(list(Path("runs").iterdir())) == 2
+
+
+def test_a_corpus_too_small_for_a_group(call):
+    write(Path("data"), GOOD)
+    assert call("--config.dataset=beir:data", "--config.plan.group_size=3", "--workdir=w")[0] == 2
+    first = "2 different texts; a query with its positives and negatives needs 3"
+    assert kinds() == {"corpus too small for groups": (1, first)}
 
 
 def test_every_fault_at_once(call):

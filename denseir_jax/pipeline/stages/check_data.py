@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from denseir_jax.core import artifacts
 from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage
@@ -177,8 +179,19 @@ def _judged(
     if not learnt.usable:
         first = f"of {len(learnt.characters):,} queries of {learnt.name}"
         findings.note("nothing to learn from", first, "a query needs a text, and a positive that the corpus has", fault=True)
+    elif config.plan.group_size > 1:
+        most = max((sum(grade > 0 for grade in judgments.values()) for judgments in qrels.values()), default=1)
+        _note_few_texts(findings, table, most + config.plan.group_size - 1)
     judged.note_overlap(findings, learnt, [other for name, other in splits.items() if name != config.split])
     return learnt, facts
+
+
+def _note_few_texts(findings: Findings, table: Table, need: int) -> None:
+    """A group holds a text once, and no negative that answers its query."""
+    texts = len(np.unique(table.keys[table.keys != passages.NO_TEXT]))
+    if texts < need:
+        first = f"{texts:,} different texts; a query with its positives and negatives needs {need:,}"
+        findings.note("corpus too small for groups", first, "take a smaller group_size, or a larger corpus", fault=True)
 
 
 def _say_now(workdir: Path) -> None:

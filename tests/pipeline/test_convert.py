@@ -154,6 +154,6 @@ def test_what_cannot_be_written_is_one_line_and_leaves_nothing(source):
         convert(source, "dpr", training=True)
     with (source / "qrels" / "test.tsv").open("a") as stream:
         stream.write("q2\tp8\t1\n")
-    with pytest.raises(InputError, match="a judgment of beir:.* names the passage 'p8', which the corpus lacks"):
+    with pytest.raises(InputError, match=r"a judgment of beir:.* names the passage 'p8', which the corpus lacks"):
         convert(source, "tevatron")
     assert not (source.parent / "as_beir" / "data").exists() and not (source.parent / "as_dpr" / "data").exists()

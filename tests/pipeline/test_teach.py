@@ -85,7 +85,7 @@ def test_what_is_missing_is_one_line(taught, beir, beir_tokens, tmp_path):
     config = TeachConfig(dataset=f"beir:{beir}", training_set=str(taught), teacher="run:nowhere")
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(InputError, match="holds no query, so that there is nothing to score"):
-        execute(teach, dataclasses.replace(config, training_set=str(tmp_path / "empty.jsonl")), tmp_path / "empty")
+        execute(teach, dataclasses.replace(config, training_set=str(tmp_path / "empty.jsonl"), teacher=f"hf:{beir}"), tmp_path / "empty")
     assert not (tmp_path / "empty" / "training_set.jsonl").exists()
     with pytest.raises(ValueError, match="batch_tokens=-5 must not be negative"):
         dataclasses.replace(config, batch_tokens=-5)

@@ -72,14 +72,20 @@ def _write_rows(path: Path, rows: Iterable[Sequence[str]]) -> None:
 
 
 def write_rows(
-    form: str, path: Path, dataset: Dataset, training: Mapping[str, Sequence[Example]], scores: Scores | None = None
+    form: str,
+    path: Path,
+    dataset: Dataset,
+    training: Mapping[str, Sequence[Example]],
+    scores: Scores | None = None,
+    origin: str = "the training set",
 ) -> Counter[str]:
     """Write training examples with their texts as ``SPLIT.jsonl`` in a folder, whole or not at all.
 
     The texts of all passages that the examples name are in memory at once.
 
     Args:
-        form: a key of `ROWS`. scores: for those that have a place for them (FlagEmbedding).
+        form: a key of `ROWS`. scores: for those that have a place for them (FlagEmbedding). origin: where the examples come
+            from, for errors.
     Returns:
         What was left out, by cause -> count.
     Raises:
@@ -89,7 +95,7 @@ def write_rows(
     texts = {passage.id: passage for passage in dataset.corpus() if passage.id in wanted}
     lost = next((id for id in sorted(wanted) if id not in texts), None)
     if lost is not None:
-        raise InputError(f"the training set names the passage {lost!r}, which the corpus lacks; expected the corpus that it was made from")
+        raise InputError(f"{origin} names the passage {lost!r}, which the corpus lacks; expected the corpus that it was made from")
     left_out: Counter[str] = Counter()
     with artifacts.new_folder(path) as folder:
         for split, examples in training.items():

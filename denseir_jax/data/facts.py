@@ -60,6 +60,18 @@ def output_of(folder: str | Path, name: str, stages: Collection[str]) -> Path:
     return path
 
 
+def need_as_left(path: Path) -> None:
+    """See that a file that is an output of a finished run is as the run left it; any other file is taken as it is.
+
+    Raises:
+        InputError: it was changed.
+    """
+    if (path.parent / artifacts.MANIFEST).is_file():
+        manifest = artifacts.finished_run(path.parent)
+        if path.name in manifest["outputs"]:
+            need_output(manifest, path, path.name)
+
+
 def need_output(manifest: Mapping[str, Any], path: Path, name: str) -> None:
     """See that the file at `path` has the hash that the manifest gives for the output `name`.
 

@@ -5,7 +5,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -74,6 +74,20 @@ def write_teacher_scores(path: Path, scores: Iterable[tuple[str, str, float]]) -
     return n
 
 
+def read_scores(path: Path, bad: BadRows) -> Iterator[tuple[int, str, str, float]]:
+    """Yield (line number, query id, passage id, score).
+
+    Raises:
+        InputError: the file cannot be read, or under the policy "error" a bad row: an id missing, a score that is no finite number.
+    """
+
+    def parse(row: Mapping[str, object]) -> tuple[str, str, float]:
+        return jsonl.id_of(row, ("query_id",)), jsonl.id_of(row, ("passage_id",)), _score(row)
+
+    for line, found in jsonl.parsed(jsonl.objects(str(path), bad), str(path), bad, parse):
+        yield line, *found
+
+
 def read_teacher_scores(
     path: Path, query_of: Mapping[str, int], row_of: Mapping[str, int], text_of: Int[np.ndarray, " documents"], bad: BadRows
 ) -> TeacherScores:
@@ -89,12 +103,10 @@ def read_teacher_scores(
     keys: list[int] = []
     values: list[float] = []
     seen: dict[int, float] = {}
-    for line, row in jsonl.objects(str(path), bad):
+    for line, query, passage, score in read_scores(path, bad):
+        if query not in query_of:
+            continue
         try:
-            query, passage = (jsonl.id_of(row, (name,)) for name in ("query_id", "passage_id"))
-            score = _score(row)
-            if query not in query_of:
-                continue
             if passage not in row_of:
                 raise BadField("unknown passage", f" {passage!r}; expected an id of the corpus")
             key = query_of[query] * len(text_of) + int(text_of[row_of[passage]])

@@ -39,6 +39,8 @@ class Answers:
 
     Args:
         answers: strings or patterns; those without a token (an empty pattern) are left out.
+    Attributes:
+        faulty: patterns that do not compile. usable: whether there is anything to look for.
     """
 
     def __init__(self, answers: Iterable[str], mode: AnswerMode = "string"):
@@ -46,7 +48,10 @@ class Answers:
         ready = [prepared(answer, mode) for answer in answers]
         # No token has white space in it, so a run of tokens is found as a piece of text that spaces bound.
         self._strings = [answer for answer in ready if answer.strip()] if mode == "string" else []
-        self._patterns = [found for answer in ready if answer and (found := _pattern(answer))] if mode == "regex" else []
+        patterns = {answer: _pattern(answer) for answer in ready if answer} if mode == "regex" else {}
+        self._patterns = [found for found in patterns.values() if found]
+        self.faulty = tuple(answer for answer, found in patterns.items() if not found)
+        self.usable = bool(self._strings or self._patterns)
 
     def within(self, text: str) -> bool:
         """Whether a `prepared` text holds one of them."""

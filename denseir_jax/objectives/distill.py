@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from denseir_jax.core.errors import InputError
 from denseir_jax.data.batches import RowSource
+from denseir_jax.data.facts import need_as_left
 from denseir_jax.data.group_cells import RANDOM
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.teacher_scores import TEACHER_SCORES, Teacher, read_teacher_scores
@@ -144,8 +145,10 @@ class Distill(Contrastive):
         if self.config.teach == "in_batch_kl":
             run = (file.parent / VECTORS).resolve().parent  # beside a share of the queries there is a link
             return open_teacher_vectors(run, examples, store.row_of, store.content_ids)
+        scores = file.with_name(TEACHER_SCORES)
+        need_as_left(scores)
         query_of = {id: n for n, id in enumerate(examples.query_ids)}
-        return read_teacher_scores(file.with_name(TEACHER_SCORES), query_of, store.row_of, store.content_ids, BadRows("error"))
+        return read_teacher_scores(scores, query_of, store.row_of, store.content_ids, BadRows("error"))
 
     def over_batch(
         self, params: Params, vectors: Mapping[str, jax.Array], sums: Mapping[str, Pair], batch: Batch

@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from denseir_jax.core import artifacts, console, failpoints, signals
 from denseir_jax.core.console import Meter
 from denseir_jax.core.errors import InputError
-from denseir_jax.data import jsonl
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import Passage
-from denseir_jax.data.teacher_scores import write_teacher_scores
+from denseir_jax.data.teacher_scores import read_scores, write_teacher_scores
 from denseir_jax.search.reranker import PairScorer
 
 FACTS = "scorer.json"
@@ -51,7 +52,8 @@ def score_pairs(
             are the caller's: within one folder an id means one text.
         texts: (query text, passage) of some pairs. label: of the progress line.
     Raises:
-        InputError: the folder holds scores of another model, or made in another way. Stopped: a signal came; whole files stay.
+        InputError: the folder holds scores of another model, or made in another way, or a score that is no finite number; the
+            scorer gives one. Stopped: a signal came; whole files stay.
     """
     _need_same(folder, {"scorer_sha256": scorer.sha256, **facts})
     files = sorted(folder.glob("[0-9]*.jsonl"))
@@ -64,6 +66,7 @@ def score_pairs(
             signals.check("scores that are written are kept")
             some = left[start : start + shard]
             found = [float(score) for score in scorer.score(texts(some), meter)]
+            _need_finite(some, found)
             write_teacher_scores(folder / f"{number:06d}.jsonl", ((*pair, score) for pair, score in zip(some, found, strict=True)))
             known |= dict(zip(some, found, strict=True))
             failpoints.reach("pairs")
@@ -77,7 +80,9 @@ def _need_same(folder: Path, identity: Mapping[str, Any]) -> None:
         artifacts.write_json(path, wanted)
         return
     made = artifacts.read_json(path)
-    differing = [key for key in wanted if not isinstance(made, dict) or made.get(key) != wanted[key]]
+    if not isinstance(made, dict):
+        raise InputError(f"{path} is not as it was written: it holds no object; remove {folder}, and its pairs are scored again")
+    differing = [key for key in wanted if made.get(key) != wanted[key]]
     if differing:
         raise InputError(
             f"{folder} holds scores of another model ({differing[0]}: {made.get(differing[0])!r} there, {wanted[differing[0]]!r} here); "
@@ -86,8 +91,17 @@ def _need_same(folder: Path, identity: Mapping[str, Any]) -> None:
 
 
 def _read(path: Path) -> list[tuple[Pair, float]]:
-    rows = [row for _, row in jsonl.objects(str(path), BadRows("error"))]
     try:
-        return [((str(row["query_id"]), str(row["passage_id"])), float(row["score"])) for row in rows]
-    except (KeyError, TypeError, ValueError):
-        raise InputError(f"{path} is not as it was written; remove it, and its pairs are scored again") from None
+        return [((query, passage), score) for _, query, passage, score in read_scores(path, BadRows("error"))]
+    except InputError as error:
+        raise InputError(f"{error}; the file is not as it was written: remove it, and its pairs are scored again") from None
+
+
+def _need_finite(pairs: Sequence[Pair], scores: Sequence[float]) -> None:
+    wrong = np.flatnonzero(~np.isfinite(scores))
+    if len(wrong):
+        query, item = pairs[wrong[0]]
+        raise InputError(
+            f"the cross-encoder gives {scores[wrong[0]]} for query {query!r} and passage {item!r}, one of {len(wrong):,} such;"
+            " expected finite scores"
+        )

@@ -1,10 +1,12 @@
 """What is written for other tools is what our readers of their formats give back."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import execute
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data.examples import TRAINING_SET, Example, write_examples
@@ -101,6 +103,28 @@ def test_a_row_with_an_unknown_score_is_written_without_and_counted(source):
     assert list(metrics["changed"].values()) == [1]
 
 
+@pytest.mark.parametrize("score", ["NaN", '"abc"', "null"])
+def test_a_score_that_is_no_number_is_named_by_its_line(source, score):
+    file = source.parent / "taught" / TEACHER_SCORES
+    file.write_text(file.read_text().replace('"score": 1.0}', f'"score": {score}}}'))
+    with pytest.raises(InputError, match=r"teacher_scores\.jsonl:3: score is not a finite number"):
+        convert(source, "flag_embedding", training=True)
+
+
+def test_scores_changed_after_their_run_are_refused(source):
+    folder = source.parent / "taught"
+    run = Run(source.parent / "run", "teach", ConvertConfig()).open({})
+    for name in (TRAINING_SET, TEACHER_SCORES):
+        shutil.copy(folder / name, run.path)
+    run.finish({}, outputs=[TRAINING_SET, TEACHER_SCORES])
+    run.close()
+    config = ConvertConfig(dataset=f"beir:{source}", to="flag_embedding", training_set=str(run.path))
+    assert execute(stage, config, source.parent / "before")["examples"] == 2
+    write_teacher_scores(run.path / TEACHER_SCORES, [("q2", "p2", 1.0)])
+    with pytest.raises(InputError, match="was changed after its run had finished"):
+        execute(stage, config, source.parent / "after")
+
+
 @pytest.mark.parametrize("layout", ["dpr_results", "pyserini_results"])
 def test_what_a_run_retrieved_comes_back_with_texts_and_answers(source, layout):
     rows = [{"question": "closest planet?", "answers": ["Mercury"], "positive_ctxs": [], "hard_negative_ctxs": []}]
@@ -128,4 +152,8 @@ def test_what_cannot_be_written_is_one_line_and_leaves_nothing(source):
     write_examples(source.parent / "taught" / TRAINING_SET, [Example("q1", "closest planet?", ("p9",))])
     with pytest.raises(InputError, match="'p9', which the corpus lacks"):
         convert(source, "dpr", training=True)
+    with (source / "qrels" / "test.tsv").open("a") as stream:
+        stream.write("q2\tp8\t1\n")
+    with pytest.raises(InputError, match=r"a judgment of beir:.* names the passage 'p8', which the corpus lacks"):
+        convert(source, "tevatron")
     assert not (source.parent / "as_beir" / "data").exists() and not (source.parent / "as_dpr" / "data").exists()

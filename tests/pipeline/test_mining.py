@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -243,6 +244,53 @@ def test_step_four_alone_beside_an_earlier_set(dataset: Path, tmp_path: Path, gr
             )
 
 
+def test_a_query_with_the_text_of_a_judged_one_is_left_out(
+    dataset: Path, tmp_path: Path, grades: Grades, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of this split, of another one, of the earlier set; but one that the earlier set has may come again."""
+    (tmp_path / "first.tsv").write_text("u6\ttopic6\n")
+    Result(tmp_path / "first", dataset, denoise=ce(dataset), unlabelled=f"tsv:{tmp_path / 'first.tsv'}")
+    (tmp_path / "more.tsv").write_text("u1\t Topic1\nu4\tTOPIC4\nv6\ttopic6 \nu6\ttopic6\n")
+    keys = {"unlabelled": f"tsv:{tmp_path / 'more.tsv'}", "training_set": str(tmp_path / "first"), "pool": "again"}
+    found = Result(tmp_path / "again", dataset, denoise=ce(dataset), **keys)
+    assert set(found.examples) == {"q0", "q1", "q2", "q3", "u6"}
+    assert found.metrics["queries_dropped"] == {"the text is that of a judged query": 3}
+    assert "3 queries without judgments are left out: the text is that of a judged query" in capsys.readouterr().err
+
+
+def test_answers_that_exclude_nothing_are_said(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {"none": "something else\t['x']\n", "pattern": "topic1\t['(((']\ntopic2\t['grade']\n"}
+    for name, row in rows.items():
+        (tmp_path / name).write_text(row)
+    found = Result(tmp_path / "a", dataset, exclude_answers="string", questions=str(tmp_path / "none"))
+    assert found.metrics["queries_with_answers"] == 0 and "warning: 0 of 4 queries have answers" in capsys.readouterr().err
+    found = Result(tmp_path / "b", dataset, exclude_answers="regex", questions=str(tmp_path / "pattern"))
+    assert (found.metrics["queries_with_answers"], found.metrics["faulty_patterns"]) == (1, 1)
+    said = capsys.readouterr().err
+    assert (
+        "mine: 1 of 4 queries have answers" in said and "warning: 1 answers are no pattern that compiles and are left out ('(((')" in said
+    )
+
+
+def test_what_nothing_can_be_mined_from_is_said(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(dataset, data)
+    with (data / "qrels" / "train.tsv").open("a") as stream:
+        stream.write("q0\tnone\t1\nnobody\t1_0\t1\n")
+    with (data / "queries.jsonl").open("a") as stream:
+        stream.write('{"_id": "q9", "text": " "}\n')
+    found = Result(tmp_path / "dangling", data, on_bad_row="skip")
+    assert found.metrics["judgments_dangling"] == 2 and found.metrics["skipped_rows"] == {"empty query": 1}
+    assert json.loads((found.folder / "manifest.json").read_text())["skipped_rows"] == {"empty query": 1}
+    said = capsys.readouterr().err
+    assert "2 judgments are of a query without a text or a passage that the corpus lacks (nobody, none)" in said
+    assert "mine: 1 x empty query" in said
+    (data / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq0\tnone\t1\n")
+    with pytest.raises(InputError, match="none of 1 queries is left to learn from \\(no positive in the corpus: 1\\)"):
+        Result(tmp_path / "nothing", data, on_bad_row="skip")
+    assert not [name for name in (mine.TRAINING_SET, mine.MINED, mine.REMOVED) if (tmp_path / "nothing" / name).exists()]
+
+
 def test_more_positives_of_judged_queries_are_asked_for(dataset: Path, tmp_path: Path, grades: Grades) -> None:
     found = Result(tmp_path / "run", dataset, denoise=ce(dataset, more_positives=True))
     assert found.examples["q3"].positives[0] == "3_0" and set(found.examples["q3"].positives) == {"3_0", "3_4", "3_10"}
@@ -393,14 +441,26 @@ CALIBRATED = ["--config.denoise.calibrate_split=dev"]
         (["--config.positives_by_answer=True"], "need exclude_answers"),
         (["--config.exclude_answers=strings"], "did you mean 'string'"),
         (["--config.exclude_answers=string"], "gives no answers for exclude_answers=string"),
+        (["--config.questions=EMPTY", "--config.exclude_answers=string"], "empty.csv gives no answers"),
+        (["--config.batch_tokens=-5"], "batch_tokens=-5 must not be negative"),
+        (["--config.denoise.reranker=hf:CE", "--config.unlabelled=tsv:BLANK"], "blank.tsv:2: empty query; expected text"),
         (["--config.questions=/none.csv", "--config.exclude_answers=string"], "/none.csv does not exist"),
     ],
 )
 def test_bad_requests_are_one_line(
-    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+    dataset: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    message: str,
 ) -> None:
     card = [f"--config={ROOT / 'configs' / 'mine.py'}:smoke", f"--config.dataset=beir:{dataset}", f"--workdir={tmp_path / 'run'}"]
-    words = [word.replace("CE", str(dataset / "ce")) for word in words]
+    (tmp_path / "empty.csv").write_text("topic1\t['']\n")
+    (tmp_path / "blank.tsv").write_text("u8\tsome\nu9\t \n")
+    named = {"CE": dataset / "ce", "EMPTY": tmp_path / "empty.csv", "BLANK": tmp_path / "blank.tsv"}
+    words = [functools.reduce(lambda word, name: word.replace(name, str(named[name])), named, word) for word in words]
+    monkeypatch.setattr(scoring, "load_reranker", lambda origin, **more: Grades())
     assert run_command(mine.stage, ["launch/mine.py", *card, *words]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: ") and message in lines[0]

@@ -240,6 +240,13 @@ def test_pairs_are_scored_once_whatever_happens(tmp_path: Path) -> None:
     for scorer, facts in ((third, {"x": 1}), (Counting(), {"x": 2})):
         with pytest.raises(InputError, match="scores of two models are never mixed"):
             score_pairs(tmp_path / "a", scorer, facts, pairs, texts, "test")
+    (tmp_path / "a" / "000001.jsonl").write_text('{"passage_id": "4", "query_id": "q1", "score": NaN}\n')
+    with pytest.raises(InputError, match=r"000001\.jsonl:1: score is not a finite number.* remove it"):
+        score_pairs(tmp_path / "a", Counting(), {"x": 1}, pairs, texts, "test")
+    for content in ("[1]", '"x"'):
+        (tmp_path / "a" / "scorer.json").write_text(content)
+        with pytest.raises(InputError, match=r"scorer\.json is not as it was written"):
+            score_pairs(tmp_path / "a", Counting(), {"x": 1}, pairs, texts, "test")
 
 
 def test_a_killed_reranking_goes_on(trained, beir, run_file, tmp_path, capsys):

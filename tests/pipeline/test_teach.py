@@ -73,10 +73,22 @@ def test_what_is_missing_is_one_line(taught, beir, beir_tokens, tmp_path):
     objective = DistillConfig(group_size=8)
     shutil.copytree(taught, tmp_path / "other")
     write_teacher_scores(tmp_path / "other" / TEACHER_SCORES, [("nobody", "p1", 1.0)])
-    for folder, words in ((taught.parent / "mined", "does not exist"), (tmp_path / "other", "has no score for any query")):
+    for folder, words in (
+        (taught.parent / "mined", "does not exist"),
+        (tmp_path / "other", "scores.jsonl was changed after its run had finished"),
+    ):
         with pytest.raises(InputError, match=words):
             execute(finetune, settings(beir, beir_tokens, folder, objective=objective), tmp_path / "run")
+    share = settings(beir, beir_tokens, tmp_path / "other", objective=objective, query_share=0.5)
+    with pytest.raises(InputError, match="was changed after its run had finished"):
+        execute(finetune, share, tmp_path / "share")
     config = TeachConfig(dataset=f"beir:{beir}", training_set=str(taught), teacher="run:nowhere")
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(InputError, match="holds no query, so that there is nothing to score"):
+        execute(teach, dataclasses.replace(config, training_set=str(tmp_path / "empty.jsonl"), teacher=f"hf:{beir}"), tmp_path / "empty")
+    assert not (tmp_path / "empty" / "training_set.jsonl").exists()
+    with pytest.raises(ValueError, match="batch_tokens=-5 must not be negative"):
+        dataclasses.replace(config, batch_tokens=-5)
     with pytest.raises(InputError, match="nowhere"):
         execute(teach, config, tmp_path / "again")
     with pytest.raises(InputError, match="has no pool 'bm25'; expected some of mined"):
@@ -109,6 +121,15 @@ def test_vectors_give_the_scores(taught, with_vectors):
     np.testing.assert_allclose([row["score"] for row in rows], products, atol=2e-3)
     manifest = finished_run(with_vectors)
     assert set(manifest["outputs"]) == {"training_set.jsonl", *OUTPUTS}
+
+
+def test_vectors_of_another_corpus_are_asked_for_in_vain(taught, beir, condenser, tmp_path):  # noqa: F811
+    shutil.copytree(beir, tmp_path / "beir")
+    lines = (beir / "corpus.jsonl").read_text().splitlines()
+    (tmp_path / "beir" / "corpus.jsonl").write_text(lines[0].replace(json.loads(lines[0])["_id"], "other") + "\n")
+    config = TeachConfig(dataset=f"beir:{tmp_path / 'beir'}", training_set=str(taught), teacher=f"run:{condenser}", write="vectors")
+    with pytest.raises(InputError, match=r"query '\w+' names '\w+', which beir:.* lacks"):
+        execute(teach, config, tmp_path / "run")
 
 
 def smoke(**objective: object) -> FinetuneConfig:

@@ -1,7 +1,7 @@
 """Who asks: judged queries, questions with answers, queries that nobody judged; and what is known of each beforehand."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from denseir_jax.core.errors import InputError
@@ -24,7 +24,7 @@ class Asked:
     """Attributes:
     queries: query id -> text; those with known positives first. known: all positives by query, from the judgments and the
     earlier training set. answers: of the queries that have any. earlier: the examples to be extended.
-    counts: queries of each kind.
+    counts: queries of each kind. left_out: queries of none, by cause.
     """
 
     queries: dict[str, str]
@@ -32,6 +32,12 @@ class Asked:
     answers: dict[str, Answers]
     earlier: dict[str, Example]
     counts: dict[str, int]
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def dangling(self) -> list[str]:
+        """Queries that are judged and have no text."""
+        return [query for query, found in self.known.items() if found and query not in self.queries and query not in self.earlier]
 
 
 def gather(config: MineConfig, dataset: Dataset, bad: BadRows, need_answers: bool = True) -> Asked:
@@ -47,13 +53,14 @@ def gather(config: MineConfig, dataset: Dataset, bad: BadRows, need_answers: boo
     judged = {query: text for query, text in texts.items() if known.get(query)}
     by_answer = {query: text for query, text in {**texts, **new}.items() if not known.get(query) and query in answers}
     by_answer = by_answer if config.positives_by_answer else {}
-    unlabelled = _unlabelled(config, {**texts, **new}, earlier, bad)
+    unlabelled, same = _unlabelled(config, dataset, {**texts, **new}, earlier, bad)
     queries = {**judged, **by_answer, **unlabelled}
     if not queries:
         raise InputError(f"{config.dataset}: the split {config.split!r} has no query with a relevant passage")
     counts = {"judged": len(judged), "by_answer": len(by_answer), "unlabelled": len(unlabelled)}
     counts["questions_not_used"] = len(new.keys() - by_answer.keys())
-    return Asked(queries, known, _ready(config, queries, answers), earlier, counts)
+    left_out = {"the text is that of a judged query": same} if same else {}
+    return Asked(queries, known, _ready(config, queries, answers), earlier, counts, left_out)
 
 
 def again(config: MineConfig, dataset: Dataset, examples: Iterable[Example], bad: BadRows) -> Asked:
@@ -82,6 +89,9 @@ def answers_of(
     if config.exclude_answers and config.split and isinstance(dataset, Supervised):
         answers.update(dataset.answers(config.split))
     new = _questions(config, texts, answers, bad) if config.questions else {}
+    answers = {query: found for query, found in answers.items() if any(map(str.strip, found))}
+    if config.exclude_answers and needed and not answers and config.questions:
+        raise InputError(f"{config.questions} gives no answers; expected rows question <tab> ['answer', ...] with some that are not empty")
     if config.exclude_answers and needed and not answers:
         raise InputError(f"{config.dataset} gives no answers for exclude_answers={config.exclude_answers}; name a file by config.questions")
     return answers, new
@@ -126,16 +136,33 @@ def _questions(config: MineConfig, texts: Mapping[str, str], answers: dict[str, 
     return new
 
 
-def _unlabelled(config: MineConfig, taken: Mapping[str, str], earlier: Mapping[str, Example], bad: BadRows) -> dict[str, str]:
-    """Queries of a file, none of them one of the data set."""
+def _unlabelled(
+    config: MineConfig, dataset: Dataset, taken: Mapping[str, str], earlier: Mapping[str, Example], bad: BadRows
+) -> tuple[dict[str, str], int]:
+    """Queries of a file, none of them one of the data set; and how many were left out, since they have the text of a judged query.
+
+    What is judged of that text, for whatever split, would be taken for negatives here.
+    """
     if not config.unlabelled:
-        return {}
+        return {}, 0
     form, _, path = config.unlabelled.partition(":")
+    before = {name: example.query for name, example in earlier.items()}
+    judged = {normalized(text) for split in dataset.splits for text in dataset.queries(split).values()}
+    again = {normalized(text) for text in before.values()}
     found: dict[str, str] = {}
+    same = 0
     for query in _FILES[form](path, bad):
-        _need_own(config, query, taken, {name: example.query for name, example in earlier.items()})
-        found[query.id] = query.text
-    return found
+        _need_own(config, query, taken, before)
+        if not query.text.strip():
+            assert bad.place is not None
+            bad.bad(*bad.place, "empty query", "; expected text")
+            continue
+        text = normalized(query.text)
+        if text in judged or (text in again and query.id not in before):  # one of an earlier run may come again
+            same += 1
+        else:
+            found[query.id] = query.text
+    return found, same
 
 
 def _need_own(config: MineConfig, query: Query, taken: Mapping[str, str], earlier: Mapping[str, str]) -> None:

@@ -50,7 +50,7 @@ class Chooser:
         keep_below = thresholds.keep_below if thresholds else None
         self.miner = Miner(evidence.keys, config, seed, keep_below, config.denoise.fill_to)
         self.positives_found: Counter[str] = Counter()
-        self.queries_dropped: Counter[str] = Counter()
+        self.queries_dropped: Counter[str] = Counter(asked.left_out)
         self.empty: list[str] = []
         self.short: list[str] = []
         self.lost: list[str] = []

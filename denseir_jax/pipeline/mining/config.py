@@ -59,8 +59,8 @@ class MineConfig(NegativesConfig):
             raise ValueError(f"hi={self.hi} lies beyond depth={self.depth}, the number of passages retrieved")
         if self.retriever == "bm25" and self.embeddings:
             raise ValueError("embeddings are of no use to retriever=bm25")
-        if self.seed < 0:
-            raise ValueError(f"seed={self.seed} must not be negative")
+        if self.seed < 0 or self.batch_tokens < 0:
+            raise ValueError(f"seed={self.seed} and batch_tokens={self.batch_tokens} must not be negative")
         if not self.exclude_answers and (self.questions or self.positives_by_answer or self.answers_in_title):
             raise ValueError("questions, positives_by_answer and answers_in_title need exclude_answers: how answers are looked for")
         if self.unlabelled and not self.denoise.reranker:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from denseir_jax.core import artifacts, console
+from denseir_jax.core.errors import InputError
 from denseir_jax.data.examples import TRAINING_SET, Example, write_examples
 from denseir_jax.pipeline.mining.asking import Asked
 from denseir_jax.pipeline.mining.choosing import Choice, Chooser, Chosen
@@ -37,8 +38,13 @@ def _lines(path: Path) -> Iterator[IO[str]]:
 
 
 def _examples(asked: Asked, chooser: Chooser, pool: str, note: Note) -> Iterator[Example]:
-    """Earlier examples with the new pool, then new queries. A query without a positive in the corpus cannot be learnt from."""
+    """Earlier examples with the new pool, then new queries. A query without a positive in the corpus cannot be learnt from.
+
+    Raises:
+        InputError: at the end, if there is none.
+    """
     texts = {**{query: example.query for query, example in asked.earlier.items()}, **asked.queries}
+    empty = True
     for query, text in console.progress(texts.items(), "mine: choosing", len(texts), "queries"):
         old = asked.earlier.get(query)
         chosen = chooser.choose(query) if query in asked.queries else _as_it_was(old, chooser)
@@ -47,9 +53,14 @@ def _examples(asked: Asked, chooser: Chooser, pool: str, note: Note) -> Iterator
         if query in asked.queries:
             note(query, chosen)
         if chosen.positives:
+            empty = False
             pools = {name: _without(line, chosen.positives) for name, line in old.negatives.items()} if old else {}
             pools[pool] = tuple(item.id for item in chosen.choice.negatives)
             yield Example(query, text, chosen.positives, pools)
+    if empty:
+        causes = {"no positive in the corpus": len(chooser.lost), **chooser.queries_dropped}
+        why = "; ".join(f"{cause}: {count:,}" for cause, count in causes.items() if count)
+        raise InputError(f"none of {len(texts):,} queries is left to learn from ({why}); expected judgments of this corpus's passages")
 
 
 def _as_it_was(old: Example | None, chooser: Chooser) -> Chosen:

@@ -10,13 +10,14 @@ from denseir_jax.core.artifacts import Run
 from denseir_jax.core.command import Stage
 from denseir_jax.core.config import located
 from denseir_jax.core.errors import ConfigError
-from denseir_jax.data import conversion, jsonl, sources, trec
+from denseir_jax.data import conversion, sources, trec
 from denseir_jax.data.examples import Example, file_of, of_judgments, read_examples
+from denseir_jax.data.facts import need_as_left
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.records import Dataset
 from denseir_jax.data.results import results_of, with_answers, write_results
 from denseir_jax.data.supervised import Supervised
-from denseir_jax.data.teacher_scores import TEACHER_SCORES
+from denseir_jax.data.teacher_scores import TEACHER_SCORES, read_scores
 
 DATA = "data"
 RESULTS: dict[str, Literal["dpr", "pyserini"]] = {"dpr_results": "dpr", "pyserini_results": "pyserini"}
@@ -55,7 +56,7 @@ def run_convert(run: Run) -> Mapping[str, Any]:
     if config.to in conversion.FOLDERS:
         changed = conversion.write_folder(config.to, path, dataset, training)
     else:
-        changed = conversion.write_rows(config.to, path, dataset, training, scores)
+        changed = conversion.write_rows(config.to, path, dataset, training, scores, _origin(config, dataset))
     for cause, count in changed.items():
         console.say(f"convert: {count:,} x {cause}")
     console.say(f"convert: {config.dataset} as {config.to}:{path}")
@@ -90,10 +91,9 @@ def _training(config: ConvertConfig, dataset: Dataset, bad: BadRows) -> tuple[di
     if config.training_set:
         file = file_of(config.training_set)
         beside = file.with_name(TEACHER_SCORES)
-        scores = {
-            (jsonl.id_of(row, ("query_id",)), jsonl.id_of(row, ("passage_id",))): float(row["score"])
-            for _, row in (jsonl.objects(str(beside), bad) if beside.is_file() else ())
-        }
+        need_as_left(beside)
+        known = read_scores(beside, bad) if beside.is_file() else ()
+        scores = {(query, passage): score for _, query, passage, score in known}
         return {config.split: list(read_examples(file, bad))}, scores
     if config.to == "beir":
         return {}, {}
@@ -104,6 +104,13 @@ def _training(config: ConvertConfig, dataset: Dataset, bad: BadRows) -> tuple[di
             found = {split: [example for example in examples if example.negatives] for split, examples in found.items()}
         return dict(found), scores
     return ({} if config.to == "tsv" else {split: list(of_judgments(dataset, split)) for split in dataset.splits}), {}
+
+
+def _origin(config: ConvertConfig, dataset: Dataset) -> str:
+    """Who names the passages of the examples, for errors."""
+    if config.training_set:
+        return f"the training set {config.training_set}"
+    return f"{'an example' if isinstance(dataset, Supervised) else 'a judgment'} of {config.dataset}"
 
 
 def inputs(config: ConvertConfig) -> Mapping[str, str | Path]:

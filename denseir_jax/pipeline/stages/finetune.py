@@ -15,6 +15,7 @@ from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data import sources
 from denseir_jax.data.batches import RowSource
 from denseir_jax.data.examples import TRAINING_SET, file_of, of_judgments, write_examples
+from denseir_jax.data.facts import need_as_left
 from denseir_jax.data.group_cells import RANDOM
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.pairs import write_pairs
@@ -146,6 +147,7 @@ def shared(run: Run, config: FinetuneConfig, groups: Path) -> Path:
     if config.query_share == 1:
         return groups
     target, scores = run.path / SHARE / TRAINING_SET, groups.with_name(TEACHER_SCORES)
+    need_as_left(scores)
     with mesh.first_process_first():
         if run.primary:
             among, kept, total = write_share(groups, target, config.query_share, config.seed)

@@ -22,7 +22,7 @@ from denseir_jax.data.lines import BadRows
 from denseir_jax.pipeline.mining import asking, scoring, searching
 from denseir_jax.pipeline.mining.choosing import Chooser
 from denseir_jax.pipeline.mining.config import MineConfig as MineConfig
-from denseir_jax.pipeline.mining.reading import read_texts
+from denseir_jax.pipeline.mining.reading import Evidence, read_texts
 from denseir_jax.pipeline.mining.searching import encoded_passages as encoded_passages
 from denseir_jax.pipeline.mining.writing import MINED as MINED
 from denseir_jax.pipeline.mining.writing import REMOVED as REMOVED
@@ -37,14 +37,19 @@ def run_mine(run: Run) -> Mapping[str, Any]:
     judge = scoring.judge_of(config, run.path / "pairs")
     dataset = sources.read_dataset(config.dataset, bad)
     asked = asking.gather(config, dataset, bad)
+    answered = _answered(config, asked)
     searcher = searching.searcher(run, dataset)
     searched = searcher.search(asked.queries, asked.known)
     thresholds = scoring.thresholds(run, dataset, searcher, judge) if judge else None
     evidence = read_texts(dataset, asked, searched.rankings, config)
+    skipped = bad.counts  # of whole passes: a cross-encoder reads the corpus as far as it must
+    dangling = _dangling(asked, evidence)
     pairs = scoring.score(dataset, asked, searched, evidence, config, judge) if judge else 0
     chooser = Chooser(config, asked, searched, evidence, thresholds, config.seed)
     counts = write(run.path, asked, chooser, config.pool_name)
     _warn(chooser, config)
+    for cause, count in skipped.items():
+        console.say(f"mine: {count:,} x {cause}")
     metrics = {
         **counts,
         "dropped": dict(sorted(chooser.miner.dropped.items())),
@@ -53,6 +58,9 @@ def run_mine(run: Run) -> Mapping[str, Any]:
         "queries_without_positive_in_corpus": len(chooser.lost),
         "positive_in_ranking": chooser.with_positive / max(asked.counts["judged"], 1),
         **{f"index_{key}": searcher.facts[key] for key in ("kind", "recall") if key in searcher.facts},
+        "judgments_dangling": dangling,
+        "skipped_rows": skipped,
+        **answered,
         **_unjudged(config, asked, chooser),
     }
     if thresholds:
@@ -60,9 +68,32 @@ def run_mine(run: Run) -> Mapping[str, Any]:
         metrics |= {"negatives_unchecked": chooser.miner.filled}
     without = {"queries_without_negatives": chooser.empty[:20], "queries_without_positive_in_corpus": chooser.lost[:20]}
     outputs = [TRAINING_SET, MINED, REMOVED, *([scoring.CALIBRATION, scoring.PICTURE] if config.denoise.calibrate_split else [])]
-    facts = {"index": dict(searcher.facts), "pool": config.pool_name, "first_of": without}
+    facts = {"skipped_rows": skipped, "index": dict(searcher.facts), "pool": config.pool_name, "first_of": without}
     run.finish(metrics, outputs=outputs, **facts, **({"reranker_sha256": judge.scorer.sha256} if judge else {}))
     return metrics
+
+
+def _answered(config: MineConfig, asked: asking.Asked) -> dict[str, int]:
+    """How many queries have answers, and patterns that are none; both are said."""
+    if not config.exclude_answers:
+        return {}
+    n = sum(found.usable for found in asked.answers.values())
+    faulty = sorted({pattern for found in asked.answers.values() for pattern in found.faulty})
+    console.say(f"{'mine' if n else 'warning'}: {n:,} of {len(asked.queries):,} queries have answers to look for")
+    if faulty:
+        console.say(f"warning: {len(faulty):,} answers are no pattern that compiles and are left out ({_few(map(repr, faulty))})")
+    return {"queries_with_answers": n, "faulty_patterns": len(faulty)}
+
+
+def _dangling(asked: asking.Asked, evidence: Evidence) -> int:
+    """Positive judgments of a query without a text, or of a passage that the corpus lacks: how many, which is said."""
+    lost = asked.dangling
+    passages = [item for query in asked.queries for item in asked.known.get(query, ()) if item not in evidence.keys]
+    n = sum(len(asked.known[query]) for query in lost) + len(passages)
+    if n:
+        names = _few(dict.fromkeys([*lost, *passages]))
+        console.say(f"mine: {n:,} judgments are of a query without a text or a passage that the corpus lacks ({names})")
+    return n
 
 
 def _unjudged(config: MineConfig, asked: asking.Asked, chooser: Chooser) -> dict[str, Any]:

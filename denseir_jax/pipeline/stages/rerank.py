@@ -50,8 +50,9 @@ class RerankConfig:
     on_bad_row: Literal["error", "skip"] = "error"
 
     def __post_init__(self) -> None:
-        if self.depth < 1 or self.pair_length < 0:
-            raise ValueError(f"depth={self.depth} must be at least 1, pair_length={self.pair_length} at least 0")
+        if self.depth < 1 or self.pair_length < 0 or self.batch_tokens < 0:
+            length, tokens = f"pair_length={self.pair_length}", f"batch_tokens={self.batch_tokens}"
+            raise ValueError(f"depth={self.depth} must be at least 1, {length} and {tokens} at least 0")
 
 
 def run_rerank(run: Run) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ Scores of every query's own passages; or the teacher's vectors, from which it sc
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data import sources
 from denseir_jax.data.examples import TRAINING_SET, Example, file_of, read_examples, write_examples
 from denseir_jax.data.lines import BadRows
-from denseir_jax.data.records import Dataset
+from denseir_jax.data.records import Dataset, Passage
 from denseir_jax.data.teacher_scores import TEACHER_SCORES, write_teacher_scores
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.pipeline.stages.encode import given
@@ -57,11 +57,17 @@ class TeachConfig:
     batch_tokens: int = operational(0)
     on_bad_row: Literal["error", "skip"] = "error"
 
+    def __post_init__(self) -> None:
+        if self.batch_tokens < 0:
+            raise ValueError(f"batch_tokens={self.batch_tokens} must not be negative")
+
 
 def run_teach(run: Run) -> Mapping[str, Any]:
     """Training set, teacher -> the same training set and scores by (query id, passage id), or vectors by id."""
     config: TeachConfig = run.config
     examples = list(read_examples(file_of(config.training_set), BadRows(config.on_bad_row)))
+    if not examples:
+        raise InputError(f"{config.training_set} holds no query, so that there is nothing to score; expected a training set with some")
     examples = [dataclasses.replace(example, negatives=_pools(example, config.pools)) for example in examples]
     dataset = sources.read_dataset(config.dataset, BadRows(config.on_bad_row))
     if is_reranker(config.teacher):
@@ -98,8 +104,8 @@ def _write_vectors(run: Run, examples: Sequence[Example], dataset: Dataset, teac
         passages = encoded_passages(run, dataset, teacher)
         row_of = {item: row for row, item in enumerate(passages.ids) if item in needed}
     else:
-        chosen = (passage for passage in dataset.corpus() if passage.id in needed)
-        shards.encode_corpus(folder, teacher, shards.chunks_of_passages(chosen, teacher, 16384), len(needed), "float16", batch_tokens)
+        chunks = shards.chunks_of_passages(_chosen(run, examples, dataset, needed), teacher, 16384)
+        shards.encode_corpus(folder, teacher, chunks, len(needed), "float16", batch_tokens)
         row_of = {item: row for row, item in enumerate(shards.open_for(folder, teacher).ids)}
     for example in examples:
         _need_there(run, example, _passages_of(example), row_of)
@@ -110,12 +116,27 @@ def _write_vectors(run: Run, examples: Sequence[Example], dataset: Dataset, teac
     return {"query_vectors": len(examples), "passage_vectors": len(row_of)}
 
 
+def _chosen(run: Run, examples: Sequence[Example], dataset: Dataset, needed: Container[str]) -> Iterator[Passage]:
+    """The passages that are needed, in the order of the corpus.
+
+    Raises:
+        InputError: at the end of the corpus, if one of them is not in it.
+    """
+    there: set[str] = set()
+    for passage in dataset.corpus():
+        if passage.id in needed:
+            there.add(passage.id)
+            yield passage
+    for example in examples:
+        _need_there(run, example, _passages_of(example), there)
+
+
 def _of_queries(run: Run, examples: Sequence[Example], teacher: Retriever) -> Vectors:
     return encode_queries(teacher, {example.query_id: example.query for example in examples}, run.config.batch_tokens)
 
 
-def _need_there(run: Run, example: Example, ids: Sequence[str], row_of: Mapping[str, int]) -> None:
-    if lost := next((item for item in ids if item not in row_of), None):
+def _need_there(run: Run, example: Example, ids: Sequence[str], there: Container[str]) -> None:
+    if lost := next((item for item in ids if item not in there), None):
         config = run.config
         raise InputError(f"{config.training_set}: query {example.query_id!r} names {lost!r}, which {config.dataset} lacks")
 

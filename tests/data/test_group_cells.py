@@ -102,7 +102,8 @@ SOURCES = {"hard": ("hard",), "random": ("random",), "both": ("hard", "random"),
 @pytest.mark.parametrize("positives", ["sampled", "all"])
 def test_what_answers_is_no_negative_whatever_its_source(store, sources, positives):  # noqa: F811
     """By text, of which an id is one: in the group by what is drawn, in the batch and over devices by what is masked and counted."""
-    objective = ContrastiveConfig(group_size=5, sources=sources, positives=positives, max_positives=3).build(CONTEXT)
+    most = {} if positives == "sampled" else {"max_positives": 3}
+    objective = ContrastiveConfig(group_size=5, sources=sources, positives=positives, **most).build(CONTEXT)
     mesh = meshes.make(MeshConfig(), jax.devices()[:8])
 
     @jax.jit

@@ -146,5 +146,5 @@ def test_impossible_settings_are_refused(values: dict[str, Any], message: str) -
 
 
 def test_without_scores_it_is_said_which_file_is_missing(tmp_path: Any) -> None:
-    with pytest.raises(InputError, match=r"teacher_scores\.jsonl does not exist: distillation needs a teacher's scores"):
+    with pytest.raises(InputError, match=r"teacher_scores\.jsonl does not exist: teach='global_kl' needs a teacher's scores"):
         DistillConfig(group_size=N).build(SMALL).rows(object.__new__(TokenStore), tmp_path)

@@ -176,5 +176,5 @@ def test_worked_value() -> None:
 
 
 def test_without_vectors_it_is_said_what_gives_them(tmp_path: Any) -> None:
-    with pytest.raises(InputError, match=r"teacher_vectors does not exist: in_batch_kl needs what .* --config\.write=vectors gives"):
+    with pytest.raises(InputError, match=r"teacher_vectors does not exist: teach='in_batch_kl' needs .* --config\.write=vectors writes"):
         TCT.build(SMALL).rows(object.__new__(TokenStore), tmp_path)

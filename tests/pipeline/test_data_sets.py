@@ -143,12 +143,8 @@ def test_a_share_of_the_queries_is_used_and_epochs_are_counted_from_it(beir, bei
     (taught / "training_set.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     scores = [(r["query_id"], p, float(s)) for r in rows for s, p in enumerate((r["negatives"]["bm25"][0], r["positives"][0]))]
     (taught / TEACHER_SCORES).write_text("".join(json.dumps({"query_id": q, "passage_id": p, "score": s}) + "\n" for q, p, s in scores))
-    from denseir_jax.pipeline.stages import finetune as module
-
-    small = settings(**where, objective=DistillConfig(group_size=2), query_share=0.001, steps=1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "open_training_set", lambda run, config: taught / "training_set.jsonl")
-        execute(finetune, small, tmp_path / "one")
+    where["training_set"] = str(taught / "training_set.jsonl")
+    execute(finetune, settings(**where, objective=DistillConfig(group_size=2), query_share=0.001, steps=1), tmp_path / "one")
     told = capsys.readouterr().err
     assert "1 of 240 training queries" in told and "1 queries are fewer than the 16 rows of a batch" in told
     assert len((tmp_path / "one" / "share" / TEACHER_SCORES).read_text().splitlines()) == 2

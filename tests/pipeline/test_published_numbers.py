@@ -99,7 +99,7 @@ def test_ance() -> None:
         assert run.embedder.pooling == "cls"
     assert (ance.steps, ance.batch_size, rates(ance), lengths(ance)) == (600_000, 64, ("lamb", 1e-6, 5000, 0, 1), (64, 512, 1))
     assert (ance.poll, ance.cadence.save, ance.rewarm) == (100, 10_000, 0)
-    assert (ance.refresh.depth, ance.refresh.n, ance.refresh.query_parts) == (200, 20, 5)
+    assert (ance.mine.depth, ance.mine.n, ance.refresh.query_parts) == (200, 20, 5)
     assert ance.embedder == warm_up.embedder and warm_up.embedder.projection == 768, "the head goes on"
     assert (warm_up.steps, warm_up.batch_size) == (60_000, 4 * 32)
     assert rates(warm_up) == ("lamb", 2e-4, 1000, 0, 1) and lengths(warm_up) == (64, 128, 1)

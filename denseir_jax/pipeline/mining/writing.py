@@ -60,7 +60,9 @@ def _examples(asked: Asked, chooser: Chooser, pool: str, note: Note) -> Iterator
     if empty:
         causes = {"no positive in the corpus": len(chooser.lost), **chooser.queries_dropped}
         why = "; ".join(f"{cause}: {count:,}" for cause, count in causes.items() if count)
-        raise InputError(f"none of {len(texts):,} queries is left to learn from ({why}); expected judgments of this corpus's passages")
+        if asked.counts["judged"]:
+            raise InputError(f"none of {len(texts):,} queries is left to learn from ({why}); expected judgments of this corpus's passages")
+        console.say(f"warning: mine: none of {len(texts):,} queries without judgments is kept ({why}): the training set is empty")
 
 
 def _as_it_was(old: Example | None, chooser: Chooser) -> Chosen:

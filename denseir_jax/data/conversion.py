@@ -62,7 +62,7 @@ def write_folder(form: str, path: Path, dataset: Dataset, training: Mapping[str,
 def _triples(examples: Iterable[Example]) -> Iterator[tuple[str, str, str]]:
     for example in examples:
         for positive in example.positives:
-            for negative in dict.fromkeys(id for pool in example.negatives.values() for id in pool):
+            for negative in example.negative_ids:
                 yield example.query_id, positive, negative
 
 
@@ -91,7 +91,7 @@ def write_rows(
     Raises:
         InputError: an example names a passage that the corpus lacks, or a bad row of the data set.
     """
-    wanted = {id for examples in training.values() for example in examples for id in _named(example)}
+    wanted = {id for examples in training.values() for example in examples for id in example.passage_ids}
     texts = {passage.id: passage for passage in dataset.corpus() if passage.id in wanted}
     lost = next((id for id in sorted(wanted) if id not in texts), None)
     if lost is not None:
@@ -107,21 +107,13 @@ def write_rows(
     return +left_out
 
 
-def _named(example: Example) -> list[str]:
-    return [*example.positives, *_negatives(example)]
-
-
-def _negatives(example: Example) -> list[str]:
-    return list(dict.fromkeys(id for pool in example.negatives.values() for id in pool))
-
-
 def _flag_embedding(
     example: Example, texts: Mapping[str, Passage], answers: Sequence[str], scores: Scores, left_out: Counter[str]
 ) -> dict[str, Any]:
     def whole(id: str) -> str:
         return " ".join(part for part in (texts[id].title, texts[id].text) if part)
 
-    sides = {"pos": list(example.positives), "neg": _negatives(example)}
+    sides = {"pos": list(example.positives), "neg": example.negative_ids}
     row: dict[str, Any] = {"query": example.query, **{side: [whole(id) for id in ids] for side, ids in sides.items()}}
     known = {side: [scores.get((example.query_id, id)) for id in ids] for side, ids in sides.items()}
     if scores and all(value is not None for values in known.values() for value in values):
@@ -142,7 +134,7 @@ def _tevatron(
         **row,
         **({"answers": list(answers)} if answers else {}),
         "positive_passages": passages(example.positives),
-        "negative_passages": passages(_negatives(example)),
+        "negative_passages": passages(example.negative_ids),
     }
 
 
@@ -155,7 +147,7 @@ def _dpr(example: Example, texts: Mapping[str, Passage], answers: Sequence[str],
         "answers": list(answers),
         "positive_ctxs": contexts(example.positives),
         "negative_ctxs": [],
-        "hard_negative_ctxs": contexts(_negatives(example)),
+        "hard_negative_ctxs": contexts(example.negative_ids),
     }
 
 

@@ -14,7 +14,7 @@ from denseir_jax.data import jsonl
 from denseir_jax.data.facts import output_of
 from denseir_jax.data.jsonl import BadField
 from denseir_jax.data.lines import BadRows
-from denseir_jax.data.records import Dataset, SeenIds
+from denseir_jax.data.records import Dataset, SeenIds, positives_of
 
 TRAINING_SET = "training_set.jsonl"  # in the folder of whoever makes one
 TRAINING_SETS = ("mine", "teach", "unite")  # the stages that make one
@@ -34,6 +34,16 @@ class Example:
     positives: tuple[str, ...]
     negatives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
+    @property
+    def negative_ids(self) -> list[str]:
+        """Every negative once, pool after pool."""
+        return list(dict.fromkeys(id for pool in self.negatives.values() for id in pool))
+
+    @property
+    def passage_ids(self) -> list[str]:
+        """Every passage once: positives, then negatives."""
+        return list(dict.fromkeys([*self.positives, *self.negative_ids]))
+
 
 def file_of(place: str | Path) -> Path:
     """The file of a training set: itself, or in the finished run of a stage that makes one.
@@ -46,11 +56,10 @@ def file_of(place: str | Path) -> Path:
 
 def of_judgments(dataset: Dataset, split: str) -> Iterator[Example]:
     """Queries of a split with the passages judged relevant, and no negatives; those without one are left out."""
-    qrels = dataset.qrels(split)
+    known = positives_of(dataset.qrels(split))
     for query, text in dataset.queries(split).items():
-        positives = tuple(id for id, grade in qrels[query].items() if grade > 0)
-        if positives:
-            yield Example(query, text, positives)
+        if known[query]:
+            yield Example(query, text, tuple(known[query]))
 
 
 def write_examples(path: Path, examples: Iterable[Example]) -> dict[str, Any]:

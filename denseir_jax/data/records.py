@@ -54,6 +54,11 @@ class Dataset(Protocol):
         ...
 
 
+def positives_of(qrels: Qrels) -> dict[str, list[str]]:
+    """Query id -> the passages judged relevant (grade above 0), in the order of the judgments."""
+    return {query: [item for item, grade in judged.items() if grade > 0] for query, judged in qrels.items()}
+
+
 def fault_of_id(id: str) -> str:
     """Why an id cannot be used, or "": run files separate columns by whitespace, so none may be in it."""
     if not id:

@@ -1,7 +1,8 @@
 """Documents of several blocks in search: a document is as near as its best block, and comes back once (MaxP)."""
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -10,8 +11,27 @@ from denseir_jax.core.console import say
 from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.index import ExactIndex, Found, Index, Similarity
 from denseir_jax.search.lexical import Vectors, taken
+from denseir_jax.search.scann_index import ScannConfig
+from denseir_jax.search.scann_shards import open_or_build
 
 _CELLS = 1 << 25  # results held at a time, 12 bytes each
+
+
+def open_index(
+    kind: Literal["exact", "scann"],
+    folder: Path,
+    vectors: Embeddings,
+    similarity: Similarity,
+    queries: Vectors,
+    k: int,
+    config: ScannConfig,
+    seed: int,
+) -> Index:
+    """An index over the documents of `vectors`, exact or of ScaNN; arguments and errors as of `scann_shards.open_or_build`."""
+    rows: Index = ExactIndex(vectors, similarity)
+    if kind == "scann":
+        rows = open_or_build(folder, vectors, similarity, queries, k, config, seed)
+    return by_document(rows, vectors, similarity)
 
 
 def by_document(index: Index, vectors: Embeddings, similarity: Similarity) -> Index:

@@ -16,6 +16,7 @@ from denseir_jax.search import lexical
 from denseir_jax.search.devices import rows_over_devices
 from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.lexical import Vectors
+from denseir_jax.search.rankings import Rankings
 
 Similarity = Literal["dot", "cosine", "l2"]
 Found = tuple[Float[np.ndarray, "q k"], Int[np.ndarray, "q k"]]
@@ -211,7 +212,4 @@ def to_ranking(
     query_ids: Sequence[str], document_ids: Sequence[str], scores: Float[np.ndarray, "q k"], rows: Int[np.ndarray, "q k"]
 ) -> Ranking:
     """Query id -> [(document id, score)], best first; the empty places of short lines are left out."""
-    return {
-        query: [(document_ids[row], float(score)) for row, score in zip(line, values, strict=True) if row >= 0]
-        for query, line, values in zip(query_ids, rows, scores, strict=True)
-    }
+    return dict(Rankings(query_ids, document_ids, scores, rows))

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from denseir_jax.core.errors import InputError
-from denseir_jax.data.records import Passage, Qrels
+from denseir_jax.data.records import Passage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,11 +106,6 @@ def text_keys(passages: Iterable[Passage], wanted: Iterable[str]) -> dict[str, b
         for passage in passages
         if passage.id in names
     }
-
-
-def positives(qrels: Qrels) -> dict[str, list[str]]:
-    """Query id -> the passages judged relevant (grade above 0), in the order of the judgments."""
-    return {query: [item for item, grade in judged.items() if grade > 0] for query, judged in qrels.items()}
 
 
 class Miner:

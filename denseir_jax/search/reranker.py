@@ -26,7 +26,7 @@ from denseir_jax.models import hf, hf_pairs
 from denseir_jax.models.cross_encoder import CrossEncoder
 from denseir_jax.search.devices import rows_over_devices
 from denseir_jax.search.encode import Batch, plan, tokens_at_once
-from denseir_jax.search.retriever import FACTS, folder_of
+from denseir_jax.search.retriever import FACTS, folder_of, need_params
 
 FOLDER = "cross_encoder"  # its place in a run folder
 
@@ -215,11 +215,7 @@ def load_reranker(origin: str, template: TextTemplate | None = None, pair_length
         if template not in (None, own) or pair_length not in (0, facts["pair_length"]):
             asked = f"{template or own}, pair_length={pair_length}"
             raise InputError(f"{folder} was trained with {own}, pair_length={facts['pair_length']}; another one was asked for: {asked}")
-        if found != facts["params_sha256"]:
-            raise InputError(
-                f"{folder}: the parameters have the hash {found[:12]}, {FACTS} was written for {facts['params_sha256'][:12]}; "
-                "the folder was changed or mixed"
-            )
+        need_params(folder, found, facts["params_sha256"])
         return Reranker(model, params, tokenizer, own, facts["pair_length"], found, batch_tokens)
     template = template or TextTemplate()
     pair_length = check_pair_length(model, template, pair_length)

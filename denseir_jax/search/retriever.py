@@ -89,8 +89,7 @@ def save_retriever(
         ValueError: two towers of other names.
     """
     tied = len(towers) == 1
-    if similarity == "cosine":  # said in the folders too, for whoever reads them without denseir.json
-        embedder = dataclasses.replace(embedder, normalize=True)
+    embedder = _normalized(embedder, similarity)
     if not tied and set(towers) != set(_SIDES):
         raise ValueError(f"towers must be one, or 'query' and 'passage'; got {sorted(towers)}")
     hashes = {}
@@ -110,6 +109,11 @@ def save_retriever(
     return str(facts["params_sha256"])
 
 
+def _normalized(embedder: EmbedderConfig, similarity: Similarity) -> EmbedderConfig:
+    """Cosine is said in the folders too, for whoever reads them without denseir.json."""
+    return dataclasses.replace(embedder, normalize=True) if similarity == "cosine" else embedder
+
+
 def assembled(
     towers: Mapping[str, Mapping[str, Any]],
     encoder: EncoderConfig,
@@ -119,9 +123,7 @@ def assembled(
     similarity: Similarity,
 ) -> Retriever:
     """A retriever in memory, of parameters that are not on disk as one; arguments as of `save_retriever`."""
-    if similarity == "cosine":
-        embedder = dataclasses.replace(embedder, normalize=True)
-    made = Embedder(encoder, embedder)
+    made = Embedder(encoder, _normalized(embedder, similarity))
     found = {name: Tower(made, {part: params[part] for part in made.parts}, Path()) for name, params in towers.items()}
     first, last = (found[side] for side in _SIDES) if len(found) > 1 else list(found.values()) * 2
     hashes = [_tower_sha256(tower) for tower in ((first,) if first is last else (first, last))]
@@ -186,12 +188,20 @@ def _load_own(run_folder: Path, template: TextTemplate | None, name: str = FOLDE
         _read_tower(folder, need_keys({"lexical": 0, **facts}, run_folder / name / FACTS, lexical=int)["lexical"]) for folder in folders
     ]
     found = _together([_tower_sha256(tower) for tower in towers])
-    if found != facts["params_sha256"]:
-        raise InputError(
-            f"{run_folder / name}: the parameters have the hash {found[:12]}, {FACTS} was written for {facts['params_sha256'][:12]}; "
-            "the folder was changed or mixed"
-        )
+    need_params(run_folder / name, found, facts["params_sha256"])
     return Retriever(towers[0], towers[-1], load_tokenizer(towers[0].tokenizer_folder), own, facts["similarity"], found)
+
+
+def need_params(folder: Path, found: str, written: str) -> None:
+    """See that a folder's parameters have the hash that its facts were written with.
+
+    Raises:
+        InputError: they have another.
+    """
+    if found != written:
+        raise InputError(
+            f"{folder}: the parameters have the hash {found[:12]}, {FACTS} was written for {written[:12]}; the folder was changed or mixed"
+        )
 
 
 def _read_tower(folder: Path, lexical: int = 0) -> Tower:

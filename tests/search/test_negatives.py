@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from denseir_jax.core.errors import InputError
-from denseir_jax.data.records import Passage
-from denseir_jax.search.negatives import Miner, Negative, NegativesConfig, normalized, positives, text_keys
+from denseir_jax.data.records import Passage, positives_of
+from denseir_jax.search.negatives import Miner, Negative, NegativesConfig, normalized, text_keys
 
 
 def keys_of(texts: dict[str, str]) -> dict[str, bytes]:
@@ -105,7 +105,7 @@ def test_a_ranking_of_another_corpus_is_refused() -> None:
 
 
 def test_only_grades_above_zero_are_positives() -> None:
-    assert positives({"q": {"a": 1, "b": 0, "c": -1, "d": 3}}) == {"q": ["a", "d"]}
+    assert positives_of({"q": {"a": 1, "b": 0, "c": -1, "d": 3}}) == {"q": ["a", "d"]}
 
 
 def test_texts_are_compared_as_a_reader_would() -> None:

@@ -9,11 +9,10 @@ from denseir_jax.data import jsonl, sources, tsv
 from denseir_jax.data.examples import Example, file_of, read_examples
 from denseir_jax.data.lines import BadRows
 from denseir_jax.data.questions import read_questions
-from denseir_jax.data.records import Dataset, Query
+from denseir_jax.data.records import Dataset, Query, positives_of
 from denseir_jax.data.supervised import Supervised, query_of
 from denseir_jax.evals.answers import Answers
 from denseir_jax.pipeline.mining.config import MineConfig
-from denseir_jax.search import negatives
 from denseir_jax.search.negatives import normalized
 
 _FILES = {"tsv": tsv.queries, "jsonl": jsonl.queries}
@@ -71,7 +70,7 @@ def again(config: MineConfig, dataset: Dataset, examples: Iterable[Example], bad
     """
     earlier = {example.query_id: example for example in examples}
     queries = {query: example.query for query, example in earlier.items()}
-    judged = negatives.positives(dataset.qrels(config.split)) if config.split else {}
+    judged = positives_of(dataset.qrels(config.split)) if config.split else {}
     known = {query: list(dict.fromkeys([*example.positives, *judged.get(query, ())])) for query, example in earlier.items()}
     answers, _ = answers_of(config, dataset, queries, bad)
     return Asked(queries, known, _ready(config, queries, answers), earlier, {"again": len(queries)})
@@ -115,7 +114,7 @@ def _earlier(config: MineConfig, bad: BadRows) -> dict[str, Example]:
 
 def _judged(config: MineConfig, dataset: Dataset, earlier: Mapping[str, Example]) -> tuple[dict[str, list[str]], dict[str, str]]:
     """All positives by query, what the judgments say and what the earlier training set says; and the texts of the split."""
-    known = negatives.positives(dataset.qrels(config.split)) if config.split else {}
+    known = positives_of(dataset.qrels(config.split)) if config.split else {}
     for query, example in earlier.items():
         known[query] = list(dict.fromkeys([*example.positives, *known.get(query, ())]))
     return known, dataset.queries(config.split) if config.split else {}

@@ -97,12 +97,6 @@ def thresholds(run: Run, dataset: Dataset, searcher: Searcher, judge: Judge) -> 
     found = calibration.calibrate(positives, retrieved, negatives, denoise.false_negative_rate, denoise.precision)
     counts = {"queries": len(asked.queries), "positives": len(positives), "positives_retrieved": int(retrieved.sum())}
     _write(run, found, positives, negatives, {**counts, "presumed_negatives": len(negatives)})
-    above = "none is precise enough" if found.positive_above is None else f"{found.positive_above:.4g}"
-    console.say(
-        f"mine: calibrated on {denoise.calibrate_split}: keep_below {found.keep_below:.4g} ({found.false_negative_rate:.1%} of the"
-        f" positives and {found.negatives_kept:.1%} of the presumed negatives lie below it), positive_above {above}"
-        f" (precision {found.precision:.3f})"
-    )
     if found.negatives_kept < _FEW_KEPT:
         console.say("warning: this cross-encoder hardly tells positives from other passages: most candidates will be dropped")
     if found.positive_above is None and (denoise.more_positives or config.unlabelled):

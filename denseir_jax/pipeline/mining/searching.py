@@ -11,13 +11,13 @@ from denseir_jax.core import failpoints
 from denseir_jax.core.artifacts import Run
 from denseir_jax.data.records import Dataset
 from denseir_jax.pipeline.mining.config import MineConfig
-from denseir_jax.pipeline.stages.encode import VECTORS, given
-from denseir_jax.search import scann_index, scann_shards, shards
+from denseir_jax.pipeline.stages.encode import VECTORS, given, passage_vectors
+from denseir_jax.search import scann_index
 from denseir_jax.search.bm25 import Bm25
-from denseir_jax.search.documents import by_document
+from denseir_jax.search.documents import open_index
 from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.encode import encode_queries
-from denseir_jax.search.index import ExactIndex, Index, row_scorer
+from denseir_jax.search.index import Index, row_scorer
 from denseir_jax.search.lexical import Vectors
 from denseir_jax.search.rankings import Rankings
 from denseir_jax.search.retriever import Retriever, load_retriever
@@ -85,13 +85,8 @@ class Dense:
 
     def _open(self, vectors: Vectors) -> Index:
         config, similarity = self._config, self._retriever.similarity
-        index: Index
-        if config.index == "exact":
-            index = ExactIndex(self._passages, similarity)
-        else:
-            index = scann_shards.open_or_build(self._folder, self._passages, similarity, vectors, config.depth, config.scann, config.seed)
-            failpoints.reach("mine_index")
-        index = by_document(index, self._passages, similarity)
+        index = open_index(config.index, self._folder, self._passages, similarity, vectors, config.depth, config.scann, config.seed)
+        failpoints.reach("mine_index")
         self.facts = {**index.facts, "params_sha256": self._retriever.params_sha256}
         return index
 
@@ -111,8 +106,4 @@ def _largest(scores: Sequence[float]) -> float:
 
 def encoded_passages(run: Run, dataset: Dataset, retriever: Retriever) -> Embeddings:
     """The vectors of the corpus: those of the encode run that the config names (``embeddings``), or encoded here."""
-    if run.config.embeddings:
-        return shards.open_encoded(run.config.embeddings, VECTORS, retriever)
-    chunks = shards.chunks_of_passages(dataset.corpus(), retriever, 16384)
-    shards.encode_corpus(run.path / VECTORS, retriever, chunks, None, "float16", run.config.batch_tokens)
-    return shards.open_for(run.path / VECTORS, retriever)
+    return passage_vectors(run.config.embeddings, dataset.corpus(), retriever, run.path / VECTORS, run.config.batch_tokens)

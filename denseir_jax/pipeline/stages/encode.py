@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,12 +13,14 @@ from denseir_jax.core.console import say
 from denseir_jax.core.errors import ConfigError, InputError
 from denseir_jax.data import sources
 from denseir_jax.data.lines import BadRows
+from denseir_jax.data.records import Passage
 from denseir_jax.data.template import TextTemplate
 from denseir_jax.data.tokens import TokenStore
 from denseir_jax.parallel import mesh
 from denseir_jax.pipeline.stages import standard_input
 from denseir_jax.search import embeddings, shards
-from denseir_jax.search.retriever import folder_of, load_retriever
+from denseir_jax.search.embeddings import Embeddings
+from denseir_jax.search.retriever import Retriever, folder_of, load_retriever
 
 VECTORS = "vectors"
 _MOST_ROWS = 1 << 24
@@ -54,6 +56,22 @@ class EncodeConfig:
 def given(template: TextTemplate) -> TextTemplate | None:
     """A template that differs from the default was asked for; the default leaves it to the retriever."""
     return None if template == TextTemplate() else template
+
+
+def passage_vectors(
+    named: str | None, passages: Iterable[Passage], retriever: Retriever, folder: Path, batch_tokens: int = 0
+) -> Embeddings:
+    """The vectors of a corpus: those of the encode run that is named, or made in `folder` by the defaults of this stage.
+
+    Raises:
+        InputError: as `shards.open_encoded` and `shards.encode_corpus`.
+    """
+    if named:
+        return shards.open_encoded(named, VECTORS, retriever)
+    defaults = EncodeConfig()
+    chunks = shards.chunks_of_passages(passages, retriever, defaults.shard_rows)
+    shards.encode_corpus(folder, retriever, chunks, None, defaults.dtype, batch_tokens)
+    return shards.open_for(folder, retriever)
 
 
 def run_encode(run: Run) -> Mapping[str, Any]:

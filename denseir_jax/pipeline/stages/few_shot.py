@@ -20,6 +20,7 @@ from denseir_jax.evals import few_shot
 from denseir_jax.evals import table as tables
 from denseir_jax.evals.evaluation import PER_QUERY, Averaging, Evaluation, read_per_query
 from denseir_jax.evals.few_shot import Point, percent
+from denseir_jax.pipeline.stages.report import folders, need_labels
 
 CURVE, TABLE, POINTS = "few_shot.png", "table.txt", "few_shot.json"
 
@@ -45,10 +46,7 @@ class FewShotConfig:
     title: str = "Few-shot fine-tuning"
 
     def __post_init__(self) -> None:
-        for name in ("tuned", "levels"):
-            for item in getattr(self, name):
-                if not all(item.partition("=")[::2]):
-                    raise ValueError(f"{name} holds {item!r}; expected label=DIR")
+        need_labels(self, ("tuned", "levels"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +71,7 @@ def run_few_shot(run: Run) -> Mapping[str, Any]:
     config: FewShotConfig = run.config
     by_hash = dict(_measured(Path(folder)) for folder in config.evaluated)
     models = sorted((_model(item, by_hash) for item in config.tuned), key=lambda model: (model.curve, model.share))
-    levels = {label: _measured(Path(folder))[1] for label, _, folder in (item.partition("=") for item in config.levels)}
+    levels = {label: _measured(folder)[1] for label, folder in folders(config.levels).items()}
     twice = next((a.label for a, b in itertools.pairwise(models) if (a.curve, a.share) == (b.curve, b.share)), None)
     if twice:
         raise InputError(f"two of config.tuned are {twice!r}; expected one run for each share of a curve")
@@ -141,12 +139,12 @@ def inputs(config: FewShotConfig) -> Mapping[str, str | Path]:
     """
     if not config.tuned or not config.evaluated:
         raise ConfigError("config.tuned or config.evaluated is empty; expected finetune runs as curve=DIR, and their evaluate runs")
-    levels = [item.partition("=")[::2] for item in config.levels]
-    if config.baseline and config.baseline not in dict(levels):
-        raise ConfigError(f"config.baseline={config.baseline!r} is none of config.levels: {', '.join(dict(levels)) or '(there are none)'}")
-    found: dict[str, str | Path] = {f"level:{label}": folder for label, folder in levels}
-    for kind, folders in (("tuned", [item.partition("=")[2] for item in config.tuned]), ("evaluated", config.evaluated)):
-        found |= {f"{kind}:{number}": folder for number, folder in enumerate(folders)}
+    levels = folders(config.levels)
+    if config.baseline and config.baseline not in levels:
+        raise ConfigError(f"config.baseline={config.baseline!r} is none of config.levels: {', '.join(levels) or '(there are none)'}")
+    found: dict[str, str | Path] = {f"level:{label}": folder for label, folder in levels.items()}
+    for kind, runs in (("tuned", [item.partition("=")[2] for item in config.tuned]), ("evaluated", config.evaluated)):
+        found |= {f"{kind}:{number}": folder for number, folder in enumerate(runs)}
     return found
 
 

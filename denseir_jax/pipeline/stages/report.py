@@ -47,10 +47,19 @@ class ReportConfig:
     on_bad_row: Literal["error", "skip"] = "error"
 
     def __post_init__(self) -> None:
-        for name in ("rows", "curves", "lineage"):
-            for item in getattr(self, name):
-                if not all(item.partition("=")[::2]):
-                    raise ValueError(f"{name} holds {item!r}; expected label=DIR")
+        need_labels(self, ("rows", "curves", "lineage"))
+
+
+def need_labels(settings: Any, names: tuple[str, ...]) -> None:
+    """See that these lists of a config hold ``label=DIR`` strings.
+
+    Raises:
+        ValueError: one is something else.
+    """
+    for name in names:
+        for item in getattr(settings, name):
+            if not all(item.partition("=")[::2]):
+                raise ValueError(f"{name} holds {item!r}; expected label=DIR")
 
 
 def folders(items: tuple[str, ...]) -> dict[str, Path]:

@@ -14,18 +14,16 @@ from denseir_jax.data import pickled_vectors
 from denseir_jax.data.records import Dataset, Ranking
 from denseir_jax.evals import hybrid
 from denseir_jax.evals.hybrid import Scorer
-from denseir_jax.pipeline.stages.encode import VECTORS, EncodeConfig, given
+from denseir_jax.pipeline.stages.encode import VECTORS, given, passage_vectors
 from denseir_jax.pipeline.stages.evaluate import EvaluateConfig, VectorFiles
-from denseir_jax.search import shards
 from denseir_jax.search.bm25 import Bm25
-from denseir_jax.search.documents import by_document
+from denseir_jax.search.documents import open_index
 from denseir_jax.search.embeddings import Embeddings
 from denseir_jax.search.encode import encode_queries
 from denseir_jax.search.index import ExactIndex, Index, row_scorer, to_ranking
 from denseir_jax.search.lexical import Vectors
 from denseir_jax.search.retriever import load_retriever
 from denseir_jax.search.scann_index import ScannConfig, need_dense
-from denseir_jax.search.scann_shards import open_or_build
 
 INDEX = "index"
 
@@ -119,20 +117,10 @@ class Dense:
         self._retriever = load_retriever(config.retriever, given(config.template))
         if config.index == "scann":
             need_dense(self._retriever.lexical)  # before the corpus is encoded
-        self._vectors = self._open_vectors(dataset)
+        self._vectors = passage_vectors(config.embeddings, dataset.corpus(), self._retriever, folder / VECTORS)
         self.ids = self._vectors.ids
         self._row = {document: row for row, document in enumerate(self.ids)}
         self._index: Index | None = None
-
-    def _open_vectors(self, dataset: Dataset) -> Embeddings:
-        """The corpus's vectors: of the encode run that is named, or made here."""
-        if self._config.embeddings:
-            return shards.open_encoded(self._config.embeddings, VECTORS, self._retriever)
-        settings = EncodeConfig()
-        chunks = shards.chunks_of_passages(dataset.corpus(), self._retriever, settings.shard_rows)
-        folder = self._folder / VECTORS
-        shards.encode_corpus(folder, self._retriever, chunks, None, settings.dtype, settings.batch_tokens)
-        return shards.open_for(folder, self._retriever)
 
     def rank(self, queries: Mapping[str, str]) -> tuple[Ranking, dict[str, Any]]:
         """As `Ranker.rank`."""
@@ -149,12 +137,8 @@ class Dense:
         return to_ranking(list(queries), self.ids, scores, rows)
 
     def _open(self, queries: Vectors) -> Index:
-        similarity, settings = self._retriever.similarity, ScannConfig()
-        if self._config.index == "exact":
-            return by_document(ExactIndex(self._vectors, similarity), self._vectors, similarity)
-        depth = min(self._config.depth, 100)
-        index = open_or_build(self._folder / INDEX, self._vectors, similarity, queries, depth, settings, self._config.seed)
-        return by_document(index, self._vectors, similarity)
+        config, folder, depth = self._config, self._folder / INDEX, min(self._config.depth, 100)
+        return open_index(config.index, folder, self._vectors, self._retriever.similarity, queries, depth, ScannConfig(), config.seed)
 
     def scorer(self, queries: Mapping[str, str], vectors: Vectors) -> Scorer:
         """True scores of any passages for these queries."""

@@ -87,8 +87,8 @@ def _write_scores(run: Run, examples: Sequence[Example], dataset: Dataset, teach
 
     def scores() -> Iterator[tuple[str, str, float]]:
         for number, example in enumerate(console.progress(examples, "teach: scoring", len(examples), "queries")):
-            ids = _passages_of(example)
-            _need_there(run, example, ids, row_of)
+            ids = example.passage_ids
+            _need_there(run, example, row_of)
             found = score(number, np.array([row_of[item] for item in ids], np.int64))
             yield from ((example.query_id, item, float(value)) for item, value in zip(ids, found, strict=True))
 
@@ -98,22 +98,19 @@ def _write_scores(run: Run, examples: Sequence[Example], dataset: Dataset, teach
 def _write_vectors(run: Run, examples: Sequence[Example], dataset: Dataset, teacher: Retriever) -> dict[str, int]:
     """Vectors of what the training set names and of nothing else; what is there already is kept."""
     teacher_vectors.need_vectors(teacher)
-    needed = dict.fromkeys(item for example in examples for item in _passages_of(example))
-    folder, batch_tokens = run.path / teacher_vectors.PASSAGES, run.config.batch_tokens
+    needed = dict.fromkeys(item for example in examples for item in example.passage_ids)
     if run.config.embeddings:
         passages = encoded_passages(run, dataset, teacher)
         row_of = {item: row for row, item in enumerate(passages.ids) if item in needed}
+        for example in examples:
+            _need_there(run, example, row_of)
+        teacher_vectors.copy_passages(run.path, list(row_of), np.array(list(row_of.values()), np.int64), passages)
     else:
         chunks = shards.chunks_of_passages(_chosen(run, examples, dataset, needed), teacher, 16384)
-        shards.encode_corpus(folder, teacher, chunks, len(needed), "float16", batch_tokens)
-        row_of = {item: row for row, item in enumerate(shards.open_for(folder, teacher).ids)}
-    for example in examples:
-        _need_there(run, example, _passages_of(example), row_of)
-    if run.config.embeddings:
-        teacher_vectors.copy_passages(run.path, list(row_of), np.array(list(row_of.values()), np.int64), passages)
+        shards.encode_corpus(run.path / teacher_vectors.PASSAGES, teacher, chunks, len(needed), "float16", run.config.batch_tokens)
     found = _of_queries(run, examples, teacher)
     teacher_vectors.write_queries(run.path, [example.query_id for example in examples], dense_of(found), teacher)
-    return {"query_vectors": len(examples), "passage_vectors": len(row_of)}
+    return {"query_vectors": len(examples), "passage_vectors": len(needed)}
 
 
 def _chosen(run: Run, examples: Sequence[Example], dataset: Dataset, needed: Container[str]) -> Iterator[Passage]:
@@ -128,15 +125,15 @@ def _chosen(run: Run, examples: Sequence[Example], dataset: Dataset, needed: Con
             there.add(passage.id)
             yield passage
     for example in examples:
-        _need_there(run, example, _passages_of(example), there)
+        _need_there(run, example, there)
 
 
 def _of_queries(run: Run, examples: Sequence[Example], teacher: Retriever) -> Vectors:
     return encode_queries(teacher, {example.query_id: example.query for example in examples}, run.config.batch_tokens)
 
 
-def _need_there(run: Run, example: Example, ids: Sequence[str], there: Container[str]) -> None:
-    if lost := next((item for item in ids if item not in there), None):
+def _need_there(run: Run, example: Example, there: Container[str]) -> None:
+    if lost := next((item for item in example.passage_ids if item not in there), None):
         config = run.config
         raise InputError(f"{config.training_set}: query {example.query_id!r} names {lost!r}, which {config.dataset} lacks")
 
@@ -149,7 +146,7 @@ def _teach_by_pairs(run: Run, config: TeachConfig, examples: Sequence[Example], 
         raise ConfigError(f"config.write={config.write!r}: {config.teacher} is a cross-encoder, which has no vectors; expected 'scores'")
     teacher = load_reranker(config.teacher, given(config.template), batch_tokens=config.batch_tokens)
     queries = {example.query_id: example.query for example in examples}
-    pairs = [(example.query_id, item) for example in examples for item in _passages_of(example)]
+    pairs = [(example.query_id, item) for example in examples for item in example.passage_ids]
     texts = PairTexts(dataset, queries, pairs, f"{config.training_set} and {config.dataset}")
     scored = score_pairs(run.path / KEPT, teacher, teacher.facts, pairs, texts, "teach")
     counts = write_examples(run.path / TRAINING_SET, examples)
@@ -170,11 +167,6 @@ def _pools(example: Example, names: Sequence[str]) -> Mapping[str, tuple[str, ..
         there = ", ".join(example.negatives) or "(it has none)"
         raise InputError(f"query {example.query_id!r} has no pool {lost!r}; expected some of {there}")
     return {name: example.negatives[name] for name in names or example.negatives}
-
-
-def _passages_of(example: Example) -> list[str]:
-    """Every passage of a query once: positives, then negatives by pool."""
-    return list(dict.fromkeys([*example.positives, *(item for pool in example.negatives.values() for item in pool)]))
 
 
 def inputs(config: TeachConfig) -> Mapping[str, str | Path]:

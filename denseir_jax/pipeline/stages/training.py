@@ -106,14 +106,12 @@ def _say_how_prepared(run: Run, tokens: str) -> None:
         lengths = {name: config["template"].get(name, 1) for name in ("query_length", "passage_length", "blocks")}
         return {"split": config["split"], **{name: config[name] for name in of_split}, **lengths}
 
-    theirs, own = artifacts.read_json(Path(tokens) / artifacts.CONFIG)["config"], plain(run.config.prepare)
-    blocks, asked = (config["template"].get("blocks", 1) for config in (theirs, own))
-    if blocks != asked:
+    made, wanted = settings(artifacts.read_json(Path(tokens) / artifacts.CONFIG)["config"]), settings(plain(run.config.prepare))
+    if made["blocks"] != wanted["blocks"]:
         raise InputError(
-            f"{tokens} was prepared with template.blocks={blocks}, this run asks for {asked}: prepare again with "
-            f"--config.template.blocks={asked}, or give --config.prepare.template.blocks={blocks} here"
+            f"{tokens} was prepared with template.blocks={made['blocks']}, this run asks for {wanted['blocks']}: prepare again with "
+            f"--config.template.blocks={wanted['blocks']}, or give --config.prepare.template.blocks={made['blocks']} here"
         )
-    made, wanted = settings(theirs), settings(own)
     if made != wanted:
         mine, theirs = (", ".join(f"{name}={value}" for name, value in found.items()) for found in (made, wanted))
         console.say(f"{run.stage}: texts are as prepared in {tokens} ({mine}); what the card says of that ({theirs}) has no effect")
